@@ -1,0 +1,1 @@
+"""Figures. Each function returns a matplotlib Figure; `style.save` writes it."""

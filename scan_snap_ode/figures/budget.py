@@ -1,0 +1,136 @@
+"""The error budget on one sheet."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from scan_snap_ode.budget import CLASS_FLOW, DESCENT, SGD, WINDOW_FLOW, ErrorBudget
+from scan_snap_ode.figures import style
+from scan_snap_ode.problem.classes import SequenceClasses
+
+
+class _Look(NamedTuple):
+    colour: str
+    marker: str
+    line: str
+    width: float
+
+
+LOOKS = {
+    SGD: _Look(style.BLACK, "o", "-", 4.5),
+    DESCENT: _Look(style.ORANGE, "s", "-", 2.0),
+    WINDOW_FLOW: _Look(style.SKY, "D", "--", 2.0),
+    CLASS_FLOW: _Look(style.VERMILION, "^", "-", 2.0),
+}
+
+
+def plot_budget(budget: ErrorBudget, num_classes: int = 3, num_tokens: int = 9) -> Figure:
+    """Attention of the classes that moved most, entropy and loss over time, and the budget."""
+    figure = style.sheet(13, 9.5)
+    upper, lower = figure.subfigures(2, 1, height_ratios=[1.1, 1])
+    shown = _moved_most(budget, num_classes)
+    for k, (axes, i) in enumerate(zip(upper.subplots(1, len(shown), squeeze=False)[0], shown, strict=True)):
+        _plot_attention(axes, budget, int(i), num_tokens, legend=k == 0)
+    upper.suptitle(
+        f"Where the query looks after {budget.ts[-1]:,.0f} steps", x=0.01, ha="left",
+        fontsize=14, fontweight="bold",
+    )  # fmt: skip
+    entropy, loss, bars = lower.subplots(1, 3, width_ratios=[1, 1, 1.25])
+    _plot_over_time(entropy, budget, "entropy")
+    entropy.legend(fontsize=9.5, framealpha=0.95)
+    style.tidy(entropy, "Attention entropy")
+    entropy.set_ylabel("entropy of $c$, class mean [nats]", fontsize=11)
+    _plot_over_time(loss, budget, "loss")
+    style.tidy(loss, "Loss")
+    loss.set_ylabel("loss $-J$ [nats]", fontsize=11)
+    _plot_bars(bars, budget)
+    return figure
+
+
+def _plot_attention(
+    axes: Axes, budget: ErrorBudget, i: int, num_tokens: int, legend: bool
+) -> None:
+    classes = budget.classes
+    levels = list(budget.runs)
+    ends = {v: np.asarray(budget.attention(v)[:, -1, i]) for v in levels}  # (seeds, L)
+    start = np.asarray(budget.attention(levels[0])[0, 0, i])
+    top = ends[levels[0]].mean(0)
+    moved = np.argsort(-np.abs(top - start))[:num_tokens]
+    order = moved[np.argsort(top[moved])]
+    height = np.arange(len(order))
+    axes.hlines(height, start[order], top[order], color="#CCCCCC", linewidth=5, zorder=1)
+    axes.plot(start[order], height, "|", color=style.GREY, markersize=13, markeredgewidth=2.5,
+              label="before training")  # fmt: skip
+    for k, level in enumerate(levels):
+        look = LOOKS[level]
+        offset = (k - (len(levels) - 1) / 2) * -0.17
+        mean = ends[level].mean(0)[order]
+        if len(ends[level]) > 1:
+            axes.errorbar(mean, height + offset, xerr=ends[level].std(0, ddof=1)[order], fmt="none",
+                          ecolor=look.colour, elinewidth=1.2, zorder=2)  # fmt: skip
+        axes.plot(mean, height + offset, look.marker, color=look.colour, label=level, markersize=6)
+    axes.set_yticks(height, [style.word(classes.name(t)) for t in _tokens(classes, i)[order]])
+    style.tidy(axes, f"… {style.word(classes.name(classes.query[i]))}  →  "
+               f"{style.word(classes.name(classes.next_token[i]))}")  # fmt: skip
+    axes.tick_params(axis="y", labelsize=11)
+    axes.set_xlabel("attention $c$", fontsize=11)
+    axes.set_xlim(left=0)
+    if legend:
+        axes.legend(loc="lower right", fontsize=9.5, framealpha=0.95)
+
+
+def _plot_over_time(axes: Axes, budget: ErrorBudget, what: str) -> None:
+    later = budget.ts > 0
+    ts = budget.ts[later]
+    for level in budget.runs:
+        look = LOOKS[level]
+        values = np.asarray(getattr(budget, what)(level))[:, later]  # (seeds, T)
+        axes.plot(ts, values.mean(0), look.line, color=look.colour, linewidth=look.width,
+                  label=level)  # fmt: skip
+        if len(values) > 1:
+            spread = values.std(0, ddof=1)
+            axes.fill_between(ts, values.mean(0) - spread, values.mean(0) + spread,
+                              color=look.colour, alpha=0.18, linewidth=0)  # fmt: skip
+    axes.set_xscale("log")
+    axes.set_xlabel("time $t$ [steps]", fontsize=11)
+
+
+def _plot_bars(axes: Axes, budget: ErrorBudget) -> None:
+    steps = budget.steps
+    height = np.arange(len(steps))[::-1]
+    values = np.array([100 * step.logits[-1] for step in steps])
+    axes.barh(height, values, height=0.42, color=[LOOKS[s.below].colour for s in steps])
+    reach = max(values.max(), 1e-9)
+    for y, value, step in zip(height, values, steps, strict=True):
+        axes.text(value + 0.02 * reach, y, f"{value:.2g} %", va="center", fontsize=11)
+        axes.text(0, y + 0.27, f"{step.above} → {step.below}: {step.assumes}", va="bottom",
+                  fontsize=9.5)  # fmt: skip
+    style.tidy(axes, "What each assumption costs")
+    axes.grid(axis="y", visible=False)
+    axes.set_yticks([])
+    axes.set_xlim(0, 1.2 * reach)
+    axes.set_ylim(-0.5, len(steps) - 0.3)
+    axes.set_xlabel("distance in attention logits $Z$, relative $L_2$ [%]", fontsize=11)
+
+
+def _moved_most(budget: ErrorBudget, count: int) -> NDArray[np.intp]:
+    """Classes whose attention moved farthest among the more frequent half, of different queries
+    where there are enough."""
+    classes = budget.classes
+    c = np.asarray(budget.attention(next(iter(budget.runs))))
+    moved = np.abs(c[:, -1] - c[:, 0]).sum(-1).mean(0)
+    weights = np.asarray(classes.weights)
+    frequent = np.flatnonzero(weights >= np.median(weights))
+    ranked = frequent[np.argsort(-moved[frequent], kind="stable")]
+    _, first = np.unique(classes.query[ranked], return_index=True)
+    leaders = ranked[np.sort(first)]
+    return np.append(leaders, np.setdiff1d(ranked, leaders))[:count]
+
+
+def _tokens(classes: SequenceClasses, i: int) -> NDArray[np.int32]:
+    return np.where(classes.layout.mask[i], classes.ids[i], 0)

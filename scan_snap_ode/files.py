@@ -1,0 +1,316 @@
+"""Files: written whole or not at all, labelled, and read back without loss."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from scan_snap_ode.problem.classes import Layout, SequenceClasses
+from scan_snap_ode.rates import LearningRates
+from scan_snap_ode.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+FORMAT = "scan-snap-ode trajectory 1"
+OBSERVABLES = ("attention", "entropy", "loss")
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path`, moved onto it when the block ends well, else removed."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def writable_folder(name: str, path: Path) -> Path:
+    """`path` as an existing folder that can be written to.
+
+    Raises:
+        ValueError: when it is not.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        reason = error.strerror or error
+        raise ValueError(f"{name} must be a folder to write to, was {path}: {reason}.") from error
+    return path
+
+
+def save_json(path: Path, data: Any) -> Path:
+    """Write indented JSON, whole or not at all; numbers that are not finite become null."""
+    with whole(path) as temporary:
+        temporary.write_text(
+            json.dumps(_plain(data), indent=2, ensure_ascii=False, allow_nan=False) + "\n",
+            encoding="utf-8",
+        )
+    return path
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the numbers depend on."""
+    from scan_snap_ode import __version__
+
+    names = ("jax", "jaxlib", "diffrax", "equinox", "optax", "numpy")
+    ours = {"python": platform.python_version(), "scan_snap_ode": __version__}
+    return ours | {name: version(name) for name in names}
+
+
+def to_dataset(run: Trajectory, observables: Sequence[str] = OBSERVABLES) -> xr.Dataset:
+    """The labelled Dataset of a Trajectory; see `Trajectory.to_xarray`."""
+    import xarray as xr
+
+    unknown = sorted(set(observables) - set(OBSERVABLES))
+    if unknown:
+        raise ValueError(f"observables must be among {OBSERVABLES}, held {unknown[0]!r}.")
+    lead = _lead(run)
+    axes = {
+        "attention_logits": ("query", "token"),
+        "decoder": ("token", "decoder_token"),
+        "attention": ("class", "token"),
+        "entropy": ("class",),
+        "loss": (),
+        "batch_loss": (),
+    }
+    units = {"entropy": "nats", "loss": "nats", "batch_loss": "nats"}
+    names = ["attention_logits", "decoder", *observables]
+    if run.batch_loss is not None:
+        names.append("batch_loss")
+    variables: dict[str, Any] = {
+        name: (
+            (*lead, "time", *axes[name]),
+            np.asarray(getattr(run, name)),
+            {"units": units.get(name, "1")},
+        )
+        for name in names
+    }
+    for name in ("decoder", "attention"):
+        rate = np.asarray(getattr(run.rates, name))
+        variables[f"rate_{name}"] = (lead[len(lead) - rate.ndim :], rate, {"units": "per step"})
+    variables["status"] = (lead, np.asarray(run.status))
+    for name, value in run.stats.items():
+        variables[f"stats_{name}"] = (lead, np.asarray(value))
+    about = {k: _attribute(v) for k, v in run.about.items()}
+    about["source"] = run.classes.layout.origin
+    about |= {f"version_{k}": v for k, v in versions().items()}
+    return xr.Dataset(variables, _coordinates(run, observables), {"format": FORMAT, **about})
+
+
+def _lead(run: Trajectory) -> tuple[str, ...]:
+    num_lead = run.decoder.ndim - 3
+    rates = tuple(f"rates_{k}" for k in range(len(run.rates.shape)))
+    return rates if num_lead == len(rates) else ("seed", *rates)
+
+
+def _coordinates(run: Trajectory, observables: Sequence[str]) -> dict[str, Any]:
+    classes = run.measured_classes
+    coordinates: dict[str, Any] = {
+        "time": ("time", np.asarray(run.ts), {"units": "steps"}),
+        "query": run.query_tokens,
+        "token": run.support_tokens,
+        "decoder_token": run.decoder_tokens,
+    }
+    if "seed" in _lead(run):
+        first = int(run.about.get("seed", 0))
+        coordinates["seed"] = first + np.arange(run.decoder.shape[0])
+    if {"attention", "entropy"} & set(observables):
+        coordinates["class_query"] = ("class", classes.query)
+        coordinates["class_next"] = ("class", classes.next_token)
+        coordinates["class_weight"] = ("class", np.asarray(classes.weights))
+    if classes.words is not None:
+        for axis, tokens in (("query", run.query_tokens), ("token", run.support_tokens)):
+            names = np.array([classes.name(t) for t in tokens], dtype=object)
+            coordinates[f"{axis}_word"] = (axis, names.astype(str))
+    return coordinates
+
+
+def save_trajectory(
+    run: Trajectory, path: Path, observables: Sequence[str] = OBSERVABLES
+) -> Path:
+    """See `Trajectory.save`."""
+    writable_folder("path", path.parent)
+    dataset = to_dataset(run, observables)
+    with whole(path) as temporary:
+        dataset.to_netcdf(temporary, engine="h5netcdf")
+        _append(temporary, "classes", _classes_dataset(run.classes))
+        if run.classes.pooled is not None:
+            _append(temporary, "pooled", _classes_dataset(run.classes.pooled))
+        _append(temporary, "state", _state_dataset(run))
+    return path
+
+
+def save_group(path: Path, runs: Mapping[str, Trajectory], observables: Sequence[str]) -> Path:
+    """Several runs in one NetCDF file, a group each: for reading in other tools."""
+    with whole(path) as temporary:
+        for name, run in runs.items():
+            _append(temporary, name, to_dataset(run, observables))
+    return path
+
+
+def load(path: str | Path) -> Trajectory:
+    """Read a Trajectory that `Trajectory.save` wrote, without loss: arrays keep their type, as
+    NumPy arrays where JAX's present precision cannot hold it.
+
+    Raises:
+        ValueError: when the file is missing or no such file.
+    """
+    import xarray as xr
+
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"path must be a saved Trajectory, {path} was not found.")
+    try:
+        with xr.open_dataset(path, engine="h5netcdf") as opened:
+            data = opened.load()
+        if data.attrs.get("format") != FORMAT:
+            raise ValueError(f"its format is {data.attrs.get('format')!r}, not {FORMAT!r}")
+        classes = _read_classes(path, "classes")
+        state = _open(path, "state")
+    except (OSError, KeyError, ValueError, RuntimeError) as error:
+        raise ValueError(f"path must be a saved Trajectory, {path} was not: {error}.") from error
+    about = json.loads(state.attrs["about"])
+    return Trajectory(
+        classes=classes,
+        rates=_rates(_array(data["rate_decoder"]), _array(data["rate_attention"])),
+        ts=_array(data["time"]),
+        attention_logits=_array(data["attention_logits"]),
+        decoder=_array(data["decoder"]),
+        status=_array(data["status"]),
+        stats={
+            str(k).removeprefix("stats_"): _array(v)
+            for k, v in data.data_vars.items()
+            if str(k).startswith("stats_")
+        },
+        state=[_array(state[f"leaf_{k}"]) for k in range(len(state.data_vars))],
+        batch_loss=_array(data["batch_loss"]) if "batch_loss" in data else None,
+        about=about,
+    )
+
+
+def _append(path: Path, group: str, dataset: xr.Dataset) -> None:
+    dataset.to_netcdf(path, mode="a", group=group, engine="h5netcdf")
+
+
+def _open(path: Path, group: str) -> xr.Dataset:
+    import xarray as xr
+
+    with xr.open_dataset(path, group=group, engine="h5netcdf", mask_and_scale=False) as opened:
+        return opened.load()
+
+
+def _classes_dataset(classes: SequenceClasses) -> xr.Dataset:
+    import xarray as xr
+
+    squeeze = {"zlib": True, "complevel": 4, "shuffle": True}
+    variables: dict[str, Any] = {
+        "ids": (("class", "slot"), classes.ids),
+        "probs": (("class", "slot"), np.asarray(classes.support_probs)),
+        "query": ("class", classes.query),
+        "next_token": ("class", classes.next_token),
+        "weights": ("class", np.asarray(classes.weights)),
+    }
+    if classes.words is not None:
+        variables["words"] = ("word", np.array(classes.words, dtype=object).astype(str))
+    dataset = xr.Dataset(
+        variables,
+        attrs={
+            "vocab_size": classes.vocab_size,
+            "origin": classes.layout.origin,
+            "has_pooled": int(classes.pooled is not None),
+        },
+    )
+    for name in ("ids", "probs"):
+        dataset[name].encoding = squeeze
+    return dataset
+
+
+def _read_classes(path: Path, group: str) -> SequenceClasses:
+    data = _open(path, group)
+    words = tuple(str(w) for w in data["words"].values) if "words" in data else None
+    layout = Layout(
+        data["ids"].values,
+        data["query"].values,
+        data["next_token"].values,
+        int(data.attrs["vocab_size"]),
+        words,
+        str(data.attrs["origin"]),
+    )
+    return _module(
+        SequenceClasses,
+        layout=layout,
+        support_probs=_array(data["probs"]),
+        weights=_array(data["weights"]),
+        pooled=_read_classes(path, "pooled") if data.attrs["has_pooled"] else None,
+    )
+
+
+def _rates(decoder: Any, attention: Any) -> LearningRates:
+    return _module(LearningRates, decoder=decoder, attention=attention)
+
+
+def _module(kind: type, **fields: Any) -> Any:
+    """An Equinox module with exactly these fields: no check or conversion touches them."""
+    module = object.__new__(kind)
+    for name, value in fields.items():
+        object.__setattr__(module, name, value)
+    return module
+
+
+def _state_dataset(run: Trajectory) -> xr.Dataset:
+    import xarray as xr
+
+    leaves = {
+        f"leaf_{k}": (tuple(f"axis_{k}_{j}" for j in range(np.ndim(x))), np.asarray(x))
+        for k, x in enumerate(run.state)
+    }
+    return xr.Dataset(leaves, attrs={"about": json.dumps(_plain(run.about))})
+
+
+def _array(variable: xr.DataArray) -> Any:
+    host = variable.values
+    keeps_type = jnp.result_type(host.dtype) == host.dtype
+    return jnp.asarray(host) if keeps_type else host
+
+
+def _attribute(value: Any) -> Any:
+    return "" if value is None else int(value) if isinstance(value, bool) else value
+
+
+def _plain(data: Any) -> Any:
+    """Data as JSON knows it."""
+    if isinstance(data, Mapping):
+        return {str(k): _plain(v) for k, v in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_plain(v) for v in data]
+    if isinstance(data, (np.ndarray, jax.Array)):
+        return _plain(np.asarray(data).tolist())
+    if isinstance(data, (float, np.floating)):
+        return float(data) if np.isfinite(data) else None
+    if isinstance(data, np.integer):
+        return int(data)
+    return str(data) if isinstance(data, Path) else data
+
+
+

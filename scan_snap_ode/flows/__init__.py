@@ -1,0 +1,1 @@
+"""Right-hand sides of the training dynamics, one flow a file."""

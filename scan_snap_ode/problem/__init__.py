@@ -1,0 +1,1 @@
+"""What is learned: sequence classes."""

@@ -1,0 +1,1 @@
+"""Pure formulas of the paper."""

@@ -1,0 +1,51 @@
+"""Attention of the one-layer model, class by class (paper, Section 2)."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+
+def unnormalised(probs: Float[Array, "N L"], logits: Float[Array, "N L"]) -> Float[Array, "N L"]:
+    """P(l) exp(z(l)), scaled so that the largest exponential in each row is 1: no overflow."""
+    present = jnp.where(probs > 0, logits, -jnp.inf)
+    largest = lax.stop_gradient(jnp.max(present, axis=-1, keepdims=True))
+    # The bound binds only where probs = 0, and keeps 0·inf out of values and derivatives.
+    return probs * jnp.exp(jnp.minimum(logits - largest, 80))
+
+
+def attention(probs: Float[Array, "N L"], logits: Float[Array, "N L"]) -> Float[Array, "N L"]:
+    """c(l) ∝ P(l) exp(z(l)), each row summing to 1 (paper, Eq. 3 in the limit of long windows).
+
+    Args:
+        probs: (N, L) probabilities or counts of the contextual tokens; 0 = absent.
+        logits: (N, L) attention logits z of the row's query at those tokens.
+    """
+    scores = unnormalised(probs, logits)
+    return scores / jnp.sum(scores, axis=-1, keepdims=True)
+
+
+def direction(probs: Float[Array, "N L"], logits: Float[Array, "N L"]) -> Float[Array, "N L"]:
+    """f = c/|c|₂, what LayerNorm hands to the decoder (paper, Eq. 4)."""
+    scores = unnormalised(probs, logits)
+    return scores / jnp.linalg.norm(scores, axis=-1, keepdims=True)
+
+
+def log_likelihood_and_residual(
+    scores: Float[Array, "N D"], multiplicity: Float[Array, " D"], target: Array
+) -> tuple[Float[Array, " N"], Float[Array, "N D"]]:
+    """log α[n] and e_n − α of a softmax in which column d stands for `multiplicity[d]` tokens.
+
+    A column's residual is summed over the tokens it stands for.
+    """
+    log_alpha = jax.nn.log_softmax(scores + jnp.log(multiplicity)[None, :], axis=-1)
+    log_likelihood = jnp.take_along_axis(log_alpha, target[:, None], axis=1)[:, 0]
+    one_hot = jax.nn.one_hot(target, scores.shape[1], dtype=scores.dtype)
+    return log_likelihood, one_hot - jnp.exp(log_alpha)
+
+
+def entropy(c: Float[Array, "*axes L"]) -> Float[Array, "*axes"]:
+    """Entropy in nats over the last axis; 0 log 0 = 0."""
+    return -jnp.sum(jnp.where(c > 0, c * jnp.log(jnp.where(c > 0, c, 1)), 0), axis=-1)

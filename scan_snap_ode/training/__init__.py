@@ -1,0 +1,1 @@
+"""Discrete training of the same model."""

@@ -1,0 +1,213 @@
+"""Where batches come from. A window is its token counts: without positions the model sees no more,
+and the cost of a step does not depend on the window's length beyond its distinct tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from scan_snap_ode import checks
+from scan_snap_ode.flows.objective import Objective, objective
+from scan_snap_ode.problem.classes import SequenceClasses
+from scan_snap_ode.problem.initial import State
+from scan_snap_ode.streams.windows import Windows, count_windows
+from scan_snap_ode.training.pairwise import Batch, loss_and_gradient
+
+# Widest support whose counts are taken by comparing every sample with every threshold.
+_COMPARE_ALL = 256
+
+
+class Sampler(Protocol):
+    """Draws the batch of a step, and knows its loss."""
+
+    classes: SequenceClasses
+
+    def draw(self, key: Array, step: Int[Array, ""]) -> Any:
+        """The batch of update number `step` (the first is 0); `key` is that step's own."""
+        ...
+
+    def loss_and_gradient(self, state: State, batch: Any) -> tuple[Float[Array, ""], State]:
+        """Mean loss of the batch at (Y, Z), in nats, and its gradient."""
+        ...
+
+
+class WholeSource(eqx.Module):
+    """All of the source at every step: gradient descent."""
+
+    classes: SequenceClasses
+    objective: Objective
+
+    def __init__(self, classes: SequenceClasses):
+        self.classes, self.objective = classes, objective(classes)
+
+    def draw(self, key: Array, step: Int[Array, ""]) -> None:
+        return None
+
+    def loss_and_gradient(self, state: State, batch: None) -> tuple[Float[Array, ""], State]:
+        J, (dY, dZ) = self.objective.value_and_gradient(*state)
+        return -J, (-dY, -dZ)
+
+
+class _Sampled(eqx.Module):
+    classes: SequenceClasses
+
+    def loss_and_gradient(self, state: State, batch: Batch) -> tuple[Float[Array, ""], State]:
+        decoder = self.classes.layout.decoder_of_width(state[0].shape[1])
+        return loss_and_gradient(state, batch, decoder)
+
+
+class FreshWindows(_Sampled):
+    """Windows of T-1 tokens drawn i.i.d. from the classes, new at every step (paper, Section 6).
+
+    Inverse-CDF sampling on the support, with 32-bit integers: a class's probabilities are resolved
+    to 2⁻³² in either precision.
+    """
+
+    thresholds: Array  # (N, L) uint32: how many of the 2³² draws lie up to a token, less the end's
+    class_cdf: Float[Array, " N"]
+    batch_size: int = eqx.field(static=True)
+    num_context: int = eqx.field(static=True)
+
+    def __init__(self, classes: SequenceClasses, batch_size: int, num_context: int):
+        self.classes = classes
+        probs = np.where(classes.layout.mask, np.asarray(classes.support_probs, np.float64), 0)
+        cdf = np.cumsum(probs, axis=1)
+        scaled = np.floor(cdf / cdf[:, -1:] * 2.0**32)
+        self.thresholds = jnp.asarray(np.minimum(scaled, 2.0**32 - 1).astype(np.uint32))
+        weights = np.cumsum(np.asarray(classes.weights, np.float64))
+        self.class_cdf = jnp.asarray(weights / weights[-1], classes.support_probs.dtype)
+        self.batch_size, self.num_context = batch_size, num_context
+
+    def draw(self, key: Array, step: Int[Array, ""]) -> Batch:
+        layout = self.classes.layout
+        key_class, key_tokens = jax.random.split(key)
+        u = jax.random.uniform(key_class, (self.batch_size,), self.class_cdf.dtype)
+        of_class = jnp.searchsorted(self.class_cdf, u, side="right", method="compare_all")
+        of_class = jnp.minimum(of_class, layout.ids.shape[0] - 1)
+        bits = jax.random.bits(key_tokens, (self.batch_size, self.num_context), jnp.uint32)
+        counts = self._counts(bits, self.thresholds[of_class], of_class)
+        columns = jnp.asarray(layout.columns)[of_class]
+        query_row = jnp.asarray(layout.query_row)[of_class]
+        return Batch(columns, counts, query_row, of_class)
+
+    def _counts(self, bits: Array, thresholds: Array, of_class: Array) -> Float[Array, "B L"]:
+        """How many of a window's draws fall on each token of its support."""
+        mask = self.classes.layout.mask
+        width = mask.shape[1]
+        end = width - 1 - np.argmax(mask[:, ::-1], axis=1)  # each class's last token takes the rest
+        is_end = jnp.asarray(np.arange(width)[None, :] >= end[:, None])[of_class]
+        if width <= _COMPARE_ALL:
+            below = jnp.sum(bits[:, :, None] < thresholds[:, None, :], axis=1)
+        else:
+            ordered = jnp.sort(bits, axis=1)
+            below = jax.vmap(lambda row, at: jnp.searchsorted(row, at, side="left"))(
+                ordered, thresholds
+            )
+        below = jnp.where(is_end, self.num_context, below)
+        counts = jnp.diff(below, axis=1, prepend=jnp.zeros_like(below[:, :1]))
+        return counts.astype(self.classes.support_probs.dtype)
+
+
+class DrawnWindows(_Sampled):
+    """Observed windows, one a class, drawn with replacement."""
+
+    batch_size: int = eqx.field(static=True)
+
+    def draw(self, key: Array, step: Int[Array, ""]) -> Batch:
+        rows = jax.random.randint(key, (self.batch_size,), 0, self.classes.num_classes)
+        return _take(self.classes, rows)
+
+
+class RecordedWindows(_Sampled):
+    """The batches of `FixedBatches` in their order, one window a class."""
+
+    batch_size: int = eqx.field(static=True)
+
+    def draw(self, key: Array, step: Int[Array, ""]) -> Batch:
+        return _take(self.classes, step * self.batch_size + jnp.arange(self.batch_size))
+
+
+def _take(classes: SequenceClasses, rows: Int[Array, " B"]) -> Batch:
+    layout = classes.layout
+    return Batch(
+        jnp.asarray(layout.columns)[rows],
+        classes.support_probs[rows],
+        jnp.asarray(layout.query_row)[rows],
+        rows,
+    )
+
+
+@dataclass(frozen=True, eq=False, init=False, repr=False)
+class FixedBatches:
+    """Batches that were drawn elsewhere, to be replayed by `train`.
+
+    Args:
+        tokens: (steps, B, T) token ids; the last of each window is its query.
+        next_token: (steps, B) the token to predict.
+        vocab_size: M; None = the largest token + 1.
+
+    Raises:
+        ValueError: when shapes disagree, T < 2, or a token is out of range.
+    """
+
+    windows: Windows
+    num_steps: int
+    batch_size: int
+
+    def __init__(self, tokens: Any, next_token: Any, vocab_size: int | None = None):
+        tokens, next_token = np.asarray(tokens), np.asarray(next_token)
+        for name, array in (("tokens", tokens), ("next_token", next_token)):
+            if not np.issubdtype(array.dtype, np.integer):
+                raise ValueError(f"{name} must be integer token ids, was of type {array.dtype}.")
+        if tokens.ndim != 3 or tokens.shape[2] < 2 or 0 in tokens.shape:
+            raise ValueError(
+                f"tokens must have shape (steps, B, T) with T of at least 2, was {tokens.shape}."
+            )
+        if next_token.shape != tokens.shape[:2]:
+            raise ValueError(
+                f"next_token must have shape {tokens.shape[:2]}, was {next_token.shape}."
+            )
+        largest = int(max(tokens.max(), next_token.max()))
+        size = largest + 1 if vocab_size is None else checks.integer("vocab_size", vocab_size, 2)
+        for name, array in (("tokens", tokens), ("next_token", next_token)):
+            if array.min() < 0 or array.max() >= size:
+                bad = array.min() if array.min() < 0 else array.max()
+                raise ValueError(f"{name} must lie in [0, {size}), held {bad}.")
+        length = tokens.shape[2]
+        flat = tokens.reshape(-1).astype(np.int32)
+        starts = np.arange(0, flat.size, length)
+        held, counts = count_windows(flat, starts, length - 1)
+        windows = Windows(
+            held,
+            counts,
+            flat[length - 1 :: length],
+            next_token.reshape(-1).astype(np.int32),
+            tuple(map(str, range(size))),
+            length,
+            "fixed batches",
+            "",
+        )
+        for name, value in (
+            ("windows", windows),
+            ("num_steps", tokens.shape[0]),
+            ("batch_size", tokens.shape[1]),
+        ):
+            object.__setattr__(self, name, value)
+
+    @cached_property
+    def classes(self) -> SequenceClasses:
+        """The pooled class of each observed (query, next token)."""
+        return self.windows.classes()
+
+    def __repr__(self) -> str:
+        return (
+            f"FixedBatches({self.num_steps:,} steps of {self.batch_size:,} windows of "
+            f"T = {self.windows.context_length:,}, M = {self.windows.vocab_size:,})"
+        )

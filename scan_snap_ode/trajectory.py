@@ -1,0 +1,328 @@
+"""Trajectory: what every run returns, from an ODE or from SGD."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from scan_snap_ode import checks
+from scan_snap_ode.flows.objective import Objective, objective
+from scan_snap_ode.problem.classes import SequenceClasses, positions
+from scan_snap_ode.rates import LearningRates
+from scan_snap_ode.theory import attention
+
+if TYPE_CHECKING:
+    import matplotlib.figure
+    import xarray as xr
+
+
+class Status(enum.IntEnum):
+    """How a run ended."""
+
+    SUCCESS = 0
+    MAX_STEPS = 1
+    NOT_FINITE = 2
+
+    def sentence(self, max_steps: int | None = None) -> str:
+        """For a human."""
+        return {
+            Status.SUCCESS: "reached its last time",
+            Status.MAX_STEPS: f"max_steps = {max_steps} was used up",
+            Status.NOT_FINITE: "the values stopped being finite or the step became too small",
+        }[self]
+
+
+class Interrupted(KeyboardInterrupt):
+    """Work that ctrl-C ended; `.partial` holds what was done: a Trajectory or an ErrorBudget."""
+
+    def __init__(self, partial: Any):
+        super().__init__("interrupted")
+        self.partial = partial
+
+
+class Trajectory(eqx.Module):
+    """Y and Z of one or many runs at recorded times, labelled.
+
+    Axes: leading ones for seeds (where there are several), then those of `rates`; T times, Q query
+    tokens, S support tokens, D decoder columns. A pytree: passes through jit and vmap.
+
+    Attributes:
+        classes: what was learned (`.layout` labels the axes below).
+        rates: learning rates.
+        ts: (T,) times in steps.
+        attention_logits: (..., T, Q, S) rows of Z at `query_tokens`, columns at `support_tokens`.
+        decoder: (..., T, S, D) rows of Y at `support_tokens`, columns at `decoder_tokens`.
+        status: (...) of type `Status`, 0 = reached the last time.
+        stats: counts of solver steps or updates.
+        batch_loss: (..., T) SGD only: loss of the batch of the latest update, before it; NaN at 0.
+        state: leaves of the final state, from which the run can be continued.
+    """
+
+    classes: SequenceClasses
+    rates: LearningRates
+    ts: Float[Array, " T"]
+    attention_logits: Float[Array, "*axes T Q S"]
+    decoder: Float[Array, "*axes T S D"]
+    status: Array
+    stats: dict[str, Array]
+    state: tuple[Array, ...]
+    batch_loss: Float[Array, "*axes T"] | None
+    _about: tuple[tuple[str, Any], ...] = eqx.field(static=True)
+
+    def __init__(
+        self,
+        *,
+        classes: SequenceClasses,
+        rates: LearningRates,
+        ts: Any,
+        attention_logits: Any,
+        decoder: Any,
+        status: Any,
+        stats: dict[str, Any],
+        state: Sequence[Any] = (),
+        batch_loss: Any = None,
+        about: Mapping[str, Any],
+    ):
+        self.classes, self.rates, self.ts = classes, rates, ts
+        self.attention_logits, self.decoder = attention_logits, decoder
+        self.status, self.stats, self.state = status, stats, tuple(state)
+        self.batch_loss, self._about = batch_loss, tuple(sorted(about.items()))
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Facts of the run: method, solver or optimizer, seed and the like."""
+        return dict(self._about)
+
+    @property
+    def query_tokens(self) -> np.ndarray:
+        """(Q,) token of each row of the attention logits."""
+        return self.classes.query_tokens
+
+    @property
+    def support_tokens(self) -> np.ndarray:
+        """(S,) token of each column of the attention logits and row of the decoder."""
+        return self.classes.support_tokens
+
+    @property
+    def decoder_tokens(self) -> np.ndarray:
+        """(D,) token of each decoder column; -1 = the column shared by all never-next tokens."""
+        return self.classes.layout.decoder_of_width(self.decoder.shape[-1]).tokens
+
+    @property
+    def measured_classes(self) -> SequenceClasses:
+        """The N classes on which attention is taken: the source's, pooled where it is windows."""
+        return self.classes if self.classes.pooled is None else self.classes.pooled
+
+    @property
+    def attention(self) -> Float[Array, "*axes T N S"]:
+        """c_i of every measured class over the support tokens.
+
+        Raises:
+            ValueError: when that array would be too large.
+        """
+        return self.attention_on(self.measured_classes)
+
+    def attention_on(self, classes: SequenceClasses) -> Float[Array, "*axes T N S"]:
+        """c_i of other classes under this run's Z, over this run's support tokens.
+
+        Raises:
+            ValueError: when a query or support token of `classes` has no logit here, or the array
+                would be too large.
+        """
+        columns, c = self.padded_attention(classes)
+        checks.dense_size("attention", *c.shape[:-1], len(self.support_tokens))
+        rows = np.arange(classes.num_classes)[:, None]
+        dense = jnp.zeros((*c.shape[:-1], len(self.support_tokens)), c.dtype)
+        return dense.at[..., rows, columns].add(c)
+
+    @property
+    def entropy(self) -> Float[Array, "*axes T N"]:
+        """Entropy of c_i over all its tokens, in nats."""
+        return attention.entropy(self.padded_attention(self.measured_classes)[1])
+
+    @property
+    def loss(self) -> Float[Array, "*axes T"]:
+        """-J: mean cross-entropy over the whole source, in nats."""
+        return self.loss_on(self.classes)
+
+    def loss_on(self, classes: SequenceClasses) -> Float[Array, "*axes T"]:
+        """-J on other classes, such as the windows that this run's classes were pooled from.
+
+        Raises:
+            ValueError: when they hold other tokens than this run's classes.
+        """
+        for what in ("query_tokens", "support_tokens", "next_tokens"):
+            if not np.array_equal(getattr(classes, what), getattr(self.classes, what)):
+                raise ValueError(f"classes must have the {what} of this run, had others.")
+        Y, Z = jnp.asarray(self.decoder), jnp.asarray(self.attention_logits)
+        axes = Y.shape[:-2]
+        flat = (Y.reshape(-1, *Y.shape[-2:]), Z.reshape(-1, *Z.shape[-2:]))
+        return _losses(objective(classes), *flat).reshape(axes)
+
+    def padded_attention(
+        self, classes: SequenceClasses
+    ) -> tuple[Int[np.ndarray, "N L"], Float[Array, "*axes T N L"]]:
+        """c_i of `classes` on their own padded supports (0 where padded), behind the column of
+        each entry among this run's support tokens. Errors as in `attention_on`."""
+        rows = _locate("query", classes.query, self.query_tokens)
+        present = classes.layout.mask
+        ids = np.where(present, classes.ids, self.support_tokens[0])
+        columns = _locate("support token", ids, self.support_tokens)
+        logits = jnp.asarray(self.attention_logits)
+        logits = logits[..., rows[:, None], columns]
+        probs = jnp.asarray(classes.support_probs, logits.dtype)
+        probs = jnp.where(present, probs, 0)
+        return columns, attention.attention(jnp.broadcast_to(probs, logits.shape), logits)
+
+    def at(self, index: Any) -> Trajectory:
+        """The runs at `index` of the leading (seed and rates) axes.
+
+        >>> import numpy as np, scan_snap_ode as sso
+        >>> rates = sso.LearningRates(1.0, np.array([0.1, 1.0]))
+        >>> runs = sso.integrate(sso.JointFlow(sso.syn_small()), rates, [1.0])
+        >>> float(runs.at(1).rates.attention)
+        1.0
+        """
+        lead = self.decoder.ndim - 3
+        index = index if isinstance(index, tuple) else (index,)
+        rates = self.rates
+        rates_index = index[lead - len(rates.shape) :]
+        return Trajectory(
+            classes=self.classes,
+            rates=jax.tree.map(lambda x: x[rates_index], rates),
+            ts=self.ts,
+            attention_logits=self.attention_logits[index],
+            decoder=self.decoder[index],
+            status=self.status[index],
+            stats={k: v[index] for k, v in self.stats.items()},
+            state=[x[index] for x in self.state],
+            batch_loss=None if self.batch_loss is None else self.batch_loss[index],
+            about=self.about,
+        )
+
+    def followed_by(self, later: Trajectory) -> Trajectory:
+        """This run and its continuation as one."""
+        lead = self.decoder.ndim - 3
+
+        def join(a: Any, b: Any) -> Any:
+            return jnp.concatenate([jnp.asarray(a), jnp.asarray(b)], axis=lead)
+
+        return Trajectory(
+            classes=later.classes,
+            rates=later.rates,
+            ts=jnp.concatenate([jnp.asarray(self.ts), jnp.asarray(later.ts)]),
+            attention_logits=join(self.attention_logits, later.attention_logits),
+            decoder=join(self.decoder, later.decoder),
+            status=later.status,
+            # Steps of a solver add up; the number of updates is counted from the start.
+            stats={
+                k: v if k == "updates" else jnp.asarray(self.stats[k]) + v
+                for k, v in later.stats.items()
+            },
+            state=later.state,
+            batch_loss=(
+                None if later.batch_loss is None else join(self.batch_loss, later.batch_loss)
+            ),
+            about=later.about,
+        )
+
+    def to_xarray(self, observables: Sequence[str] = ("attention", "entropy", "loss")) -> xr.Dataset:
+        """Labelled data: `attention_logits`, `decoder` and the named observables.
+
+        Raises:
+            ValueError: for an unknown observable, or one too large to make.
+        """
+        from scan_snap_ode import files
+
+        return files.to_dataset(self, observables)
+
+    def save(
+        self, path: str | Path, observables: Sequence[str] = ("attention", "entropy", "loss")
+    ) -> Path:
+        """Write everything to a NetCDF file, whole or not at all; `load(path)` is lossless.
+
+        Raises:
+            ValueError: when the folder cannot be written to, or as in `to_xarray`.
+        """
+        from scan_snap_ode import files
+
+        return files.save_trajectory(self, Path(path), observables)
+
+    def plot(self) -> matplotlib.figure.Figure:
+        """Entropy, loss and the final attention of a few classes."""
+        from scan_snap_ode.figures.trajectory import plot_trajectory
+
+        return plot_trajectory(self)
+
+    def __repr__(self) -> str:
+        about = self.about
+        lines = [f"Trajectory of {about.get('method', 'a run')}"]
+
+        def line(name: str, text: str) -> None:
+            lines.append(f"  {name:<17} {text}")
+
+        shared = self.measured_classes
+        line("classes", f"{shared.num_classes:,} over a vocabulary of {shared.vocab_size:,}")
+        line("rates", f"decoder {_span(self.rates.decoder)}, attention "
+             f"{_span(self.rates.attention)} per step")  # fmt: skip
+        line("ts", f"{len(self.ts)} times{_time_span(self.ts)}")
+        for name in ("attention_logits", "decoder"):
+            array = getattr(self, name)
+            size = array.size * array.dtype.itemsize
+            line(name, f"{array.dtype} {array.shape}, {_bytes(size)}")
+        for name, value in self.stats.items():
+            line(name.replace("_", " "), _span(value))
+        if checks.is_concrete(self.status) and np.any(np.asarray(self.status)):
+            failed = int(np.count_nonzero(np.asarray(self.status)))
+            line("status", f"{failed} of {np.size(self.status)} runs failed")
+        return "\n".join(lines)
+
+
+@eqx.filter_jit
+def _losses(objective: Objective, Y: Any, Z: Any) -> Float[Array, " n"]:
+    return -lax.map(lambda state: objective.value(*state), (Y, Z))
+
+
+def _locate(what: str, tokens: np.ndarray, among: np.ndarray) -> np.ndarray:
+    missing = np.setdiff1d(tokens, among)
+    if missing.size:
+        raise ValueError(
+            f"classes must hold only tokens of this run, {what} {missing[0]} is not among its "
+            f"{len(among)}."
+        )
+    return positions(among, tokens)
+
+
+def _span(value: Any) -> str:
+    if not checks.is_concrete(value):
+        return "traced"
+    array = np.asarray(value)
+    low, high = array.min(), array.max()
+    if low == high:
+        return f"{low:g}" if array.ndim == 0 else f"{low:g} (all {array.shape})"
+    return f"{low:g} to {high:g} {array.shape}"
+
+
+def _time_span(ts: Any) -> str:
+    return f", {float(ts[0]):g} to {float(ts[-1]):g} steps" if checks.is_concrete(ts) else ""
+
+
+def _bytes(size: int) -> str:
+    value, unit = float(size), "B"
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            break
+        value /= 1000 if unit != "GB" else 1
+    return f"{value:.3g} {unit}"
+
+
+
