@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
 from scan_snap_ode import checks, measures
@@ -69,12 +67,14 @@ class ErrorBudget:
         source: what was learned.
         runs: the Trajectory of each level, from training itself down to the theory.
         seconds: wall time of each level, compilation included.
+        unfinished: the Trajectory that ctrl-C ended, if one did.
     """
 
     source: SequenceClasses | Windows
     runs: dict[str, Trajectory] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
-    _losses: dict[str, Float[Array, "seeds T"]] = field(default_factory=dict)
+    unfinished: Trajectory | None = None
+    _known: dict[tuple[str, str], NDArray] = field(default_factory=dict)
 
     @property
     def classes(self) -> SequenceClasses:
@@ -116,11 +116,10 @@ class ErrorBudget:
         ladder = LADDERS[type(self.source)]
         order = list(ladder)
         between = order[order.index(above) + 1 : order.index(below) + 1]
-        Z = _mean(self.logits(above))
         attention = measures.total_variation(
-            _mean(self.attention(above)), _mean(self.attention(below)), self.classes.weights
+            self.attention(above).mean(0), self.attention(below).mean(0), self.classes.weights
         )
-        logits = measures.relative_distance(_mean(self.logits(below)), Z)
+        logits = measures.relative_distance(self.logits(below).mean(0), self.logits(above).mean(0))
         assumes = ", ".join(ladder[name] for name in between)
         return Step(above, below, assumes, np.asarray(attention), np.asarray(logits))
 
@@ -130,31 +129,33 @@ class ErrorBudget:
         Z = self.logits(level)
         if len(Z) < 2:
             return np.full(len(self.ts), np.nan)
-        distance = measures.relative_distance(Z, _mean(Z)[None])
-        return np.asarray(jnp.sqrt(jnp.sum(distance**2, axis=0) / (len(Z) - 1)))
+        distance = np.asarray(measures.relative_distance(Z, Z.mean(0)[None]))
+        return np.sqrt(np.sum(distance**2, axis=0) / (len(Z) - 1))
 
-    def logits(self, level: str) -> Float[Array, "seeds T Q S"]:
-        """Z of every seed of a level; one seed where the level has none."""
-        return self._seeded(level, self.runs[level].attention_logits)
+    def logits(self, level: str) -> NDArray[np.floating]:
+        """(seeds, T, Q, S) Z of a level; one seed where the level has none."""
+        return self._of_seeds(level, "logits", lambda run: run.attention_logits)
 
-    def attention(self, level: str) -> Float[Array, "seeds T N L"]:
-        """c of every seed, on the padded supports of `classes`."""
-        return self._seeded(level, self.runs[level].padded_attention(self.classes)[1])
+    def attention(self, level: str) -> NDArray[np.floating]:
+        """(seeds, T, N, L) c on the padded supports of `classes`."""
+        return self._of_seeds(level, "attention", lambda run: run.padded_attention(self.classes)[1])
 
-    def entropy(self, level: str) -> Float[Array, "seeds T"]:
-        """Entropy of c in nats, of every seed, averaged over classes by weight."""
-        entropy = self._seeded(level, self.runs[level].entropy)
-        return jnp.sum(entropy * self.classes.weights, axis=-1)
+    def entropy(self, level: str) -> NDArray[np.floating]:
+        """(seeds, T) entropy of c in nats, averaged over classes by weight."""
+        entropy = self._of_seeds(level, "entropy", lambda run: run.entropy)
+        return entropy @ np.asarray(self.classes.weights)
 
-    def loss(self, level: str) -> Float[Array, "seeds T"]:
-        """Loss on the whole source in nats, of every seed."""
-        if level not in self._losses:  # a pass over all windows for each record
-            loss = self.runs[level].loss_on(self.objective)
-            self._losses[level] = self._seeded(level, loss)
-        return self._losses[level]
+    def loss(self, level: str) -> NDArray[np.floating]:
+        """(seeds, T) loss on the whole source in nats."""
+        return self._of_seeds(level, "loss", lambda run: run.loss_on(self.objective))
 
-    def _seeded(self, level: str, values: Any) -> Any:
-        return jnp.asarray(values if self.runs[level].decoder.ndim == 4 else values[None])
+    def _of_seeds(self, level: str, what: str, values: Callable[[Trajectory], Any]) -> NDArray:
+        """Computed once: a loss is a pass over all windows for each record."""
+        if (level, what) not in self._known:
+            run = self.runs[level]
+            host = np.asarray(values(run))
+            self._known[level, what] = host if run.decoder.ndim == 4 else host[None]
+        return self._known[level, what]
 
     def to_xarray(self) -> xr.Dataset:
         """`attention`, `logits` and `share` by step and time; `entropy` and `loss` (means over
@@ -168,8 +169,8 @@ class ErrorBudget:
                 "attention": (by_step, _table([s.attention for s in steps], self.ts)),
                 "logits": (by_step, _table([s.logits for s in steps], self.ts)),
                 "share": (by_step, _table(self.shares, self.ts)),
-                "entropy": (by_level, np.array([_mean(self.entropy(v)) for v in levels]), _NATS),
-                "loss": (by_level, np.array([_mean(self.loss(v)) for v in levels]), _NATS),
+                "entropy": (by_level, np.array([self.entropy(v).mean(0) for v in levels]), _NATS),
+                "loss": (by_level, np.array([self.loss(v).mean(0) for v in levels]), _NATS),
                 "spread": (by_level, np.array([self.spread(v) for v in levels])),
             },
             {
@@ -198,8 +199,8 @@ class ErrorBudget:
             "levels": [
                 {
                     "level": level,
-                    "entropy_nats": float(_mean(self.entropy(level))[-1]),
-                    "loss_nats": float(_mean(self.loss(level))[-1]),
+                    "entropy_nats": float(self.entropy(level)[:, -1].mean()),
+                    "loss_nats": float(self.loss(level)[:, -1].mean()),
                     "seeds": len(self.logits(level)),
                     "spread": float(self.spread(level)[-1]),
                     "failed": int(np.count_nonzero(np.asarray(run.status))),
@@ -337,7 +338,8 @@ def error_budget(
         began = time.monotonic()
         try:
             budget.runs[level] = run(level)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stopped:
+            budget.unfinished = stopped.partial if isinstance(stopped, Interrupted) else None
             raise Interrupted(budget) from None
         budget.seconds[level] = time.monotonic() - began
         if on_level is not None:
@@ -365,10 +367,6 @@ def _check_levels(levels: Sequence[str] | None, known: list[str]) -> list[str]:
         wrong = f"held {unknown[0]!r}" if unknown and not isinstance(levels, str) else f"was {levels!r}"
         raise ValueError(f"levels must be two or more of {known}, {wrong}.")
     return [level for level in known if level in levels]
-
-
-def _mean(values: Float[Array, "seeds *rest"]) -> Float[Array, "*rest"]:
-    return jnp.mean(values, axis=0)
 
 
 def _table(rows: Any, ts: NDArray) -> NDArray:

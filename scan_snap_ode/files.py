@@ -23,6 +23,8 @@ from scan_snap_ode.trajectory import Trajectory
 if TYPE_CHECKING:
     import xarray as xr
 
+    from scan_snap_ode.budget import ErrorBudget
+
 FORMAT = "scan-snap-ode trajectory 1"
 OBSERVABLES = ("attention", "entropy", "loss")
 
@@ -161,11 +163,19 @@ def save_trajectory(
     return path
 
 
-def save_group(path: Path, runs: Mapping[str, Trajectory], observables: Sequence[str]) -> Path:
-    """Several runs in one NetCDF file, a group each: for reading in other tools."""
+def save_budget(budget: ErrorBudget, path: Path) -> Path:
+    """A NetCDF file with the budget at its root and every level's run as a group."""
+    import xarray as xr
+
+    runs = dict(budget.runs)
+    if budget.unfinished is not None:
+        runs["unfinished"] = budget.unfinished
     with whole(path) as temporary:
+        dataset = budget.to_xarray() if budget.runs else xr.Dataset()
+        dataset.to_netcdf(temporary, engine="h5netcdf")
         for name, run in runs.items():
-            _append(temporary, name, to_dataset(run, observables))
+            observables = ("attention", "entropy") if len(run.ts) else ()
+            _append(temporary, name.replace(" ", "_"), to_dataset(run, observables))
     return path
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
+@jax.jit
 def total_variation(
     c: Float[Array, "*axes N L"], other: Float[Array, "*axes N L"], weights: Float[Array, " N"]
 ) -> Float[Array, "*axes"]:
@@ -14,6 +16,7 @@ def total_variation(
     return jnp.sum(distance * weights, axis=-1)
 
 
+@jax.jit
 def relative_distance(
     Z: Float[Array, "*axes Q S"], reference: Float[Array, "*axes Q S"]
 ) -> Float[Array, "*axes"]:

@@ -147,7 +147,7 @@ class Trajectory(eqx.Module):
     @property
     def entropy(self) -> Float[Array, "*axes T N"]:
         """Entropy of c_i over all its tokens, in nats."""
-        return attention.entropy(self.padded_attention(self.measured_classes)[1])
+        return _entropy(self.padded_attention(self.measured_classes)[1])
 
     @property
     def loss(self) -> Float[Array, "*axes T"]:
@@ -164,9 +164,11 @@ class Trajectory(eqx.Module):
             if not np.array_equal(getattr(classes, what), getattr(self.classes, what)):
                 raise ValueError(f"classes must have the {what} of this run, had others.")
         Y, Z = jnp.asarray(self.decoder), jnp.asarray(self.attention_logits)
-        axes = Y.shape[:-2]
-        flat = (Y.reshape(-1, *Y.shape[-2:]), Z.reshape(-1, *Z.shape[-2:]))
-        return _losses(objective(classes), *flat).reshape(axes)
+        axes = Y.shape[:-3]
+        runs = zip(Y.reshape(-1, *Y.shape[-3:]), Z.reshape(-1, *Z.shape[-3:]), strict=True)
+        J = objective(classes)
+        losses = [_losses(J, *run) for run in runs]  # one compiled program for runs of one length
+        return jnp.stack(losses).reshape(*axes, len(self.ts))
 
     def padded_attention(
         self, classes: SequenceClasses
@@ -177,11 +179,8 @@ class Trajectory(eqx.Module):
         present = classes.layout.mask
         ids = np.where(present, classes.ids, self.support_tokens[0])
         columns = _locate("support token", ids, self.support_tokens)
-        logits = jnp.asarray(self.attention_logits)
-        logits = logits[..., rows[:, None], columns]
-        probs = jnp.asarray(classes.support_probs, logits.dtype)
-        probs = jnp.where(present, probs, 0)
-        return columns, attention.attention(jnp.broadcast_to(probs, logits.shape), logits)
+        probs = jnp.where(present, classes.support_probs, 0)
+        return columns, _attention(probs, jnp.asarray(self.attention_logits), rows, columns)
 
     def at(self, index: Any) -> Trajectory:
         """The runs at `index` of the leading (seed and rates) axes.
@@ -287,8 +286,18 @@ class Trajectory(eqx.Module):
         return "\n".join(lines)
 
 
+@jax.jit
+def _attention(probs: Array, logits: Array, rows: Array, columns: Array) -> Array:
+    logits = logits[..., rows[:, None], columns]
+    probs = jnp.broadcast_to(probs.astype(logits.dtype), logits.shape)
+    return attention.attention(probs, logits)
+
+
+_entropy = jax.jit(attention.entropy)
+
+
 @eqx.filter_jit
-def _losses(objective: Objective, Y: Any, Z: Any) -> Float[Array, " n"]:
+def _losses(objective: Objective, Y: Any, Z: Any) -> Float[Array, " T"]:
     return -lax.map(lambda state: objective.value(*state), (Y, Z))
 
 

@@ -7,7 +7,7 @@ import sys
 import typer
 
 from scan_snap_ode.cli.classes import classes
-from scan_snap_ode.cli.common import report
+from scan_snap_ode.cli.common import command
 from scan_snap_ode.cli.compare import compare
 from scan_snap_ode.cli.solve import solve
 from scan_snap_ode.cli.train import train
@@ -41,7 +41,7 @@ def _main(
 
 
 for _command in (compare, solve, train, classes):
-    app.command()(report(_command))
+    app.command()(command(_command))
 
 
 def main() -> None:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NoReturn, get_type_hints
 
+import numpy as np
 import typer
 
 import scan_snap_ode as sso
-from scan_snap_ode import files
+from scan_snap_ode import checks, files
 from scan_snap_ode.streams.windows import Windows
-
-R = TypeVar("R")
 
 
 class Precision(StrEnum):
@@ -36,9 +37,12 @@ class Tokenizer(StrEnum):
 
 SYNTHETIC = {"syn-small": sso.syn_small, "syn-medium": functools.partial(sso.syn_medium, 5)}
 
-_TEXT = "Which text"
-_MODEL = "Training"
-_OUTPUT = "Output"
+_TEXT, _MODEL, _OUTPUT = "Which text", "Training", "Output"
+
+
+def _option(panel: str, help: str, *names: str) -> Any:
+    return typer.Option(*names, help=help, rich_help_panel=panel)
+
 
 Text = Annotated[
     str,
@@ -50,152 +54,178 @@ Text = Annotated[
 Source = Annotated[
     str,
     typer.Argument(
-        help="A corpus or file as for `scan-snap compare`, or one of the paper's synthetic "
-        "problems: syn-small, syn-medium."
+        help="A corpus or text file as for `scan-snap compare`, or a synthetic problem of the "
+        "paper: syn-small, syn-medium."
     ),
-]
-Split = Annotated[
-    str, typer.Option(help="Part of WikiText: train, valid or test.", rich_help_panel=_TEXT)
-]
-Folder = Annotated[
-    Path | None,
-    typer.Option(
-        help="Folder that holds WikiText; default: $SCAN_SNAP_DATA.", rich_help_panel=_TEXT
-    ),
-]
-TokenizerOption = Annotated[
-    Tokenizer,
-    typer.Option(
-        help="auto: whitespace for *.tokens files and WikiText, else lower-case words and "
-        "punctuation.",
-        rich_help_panel=_TEXT,
-    ),
-]
-ContextLength = Annotated[
-    int,
-    typer.Option(help="T, tokens of a window, its query counted.", rich_help_panel=_TEXT),
-]
-VocabSize = Annotated[
-    int,
-    typer.Option(help="M: this many most frequent words stay, the rest become <unk>.",
-                 rich_help_panel=_TEXT),
-]  # fmt: skip
-Queries = Annotated[
-    str,
-    typer.Option(
-        help="Query words, separated by commas, or how many of the most frequent to take.",
-        rich_help_panel=_TEXT,
-    ),
-]
-NextTokens = Annotated[
-    str | None,
-    typer.Option(
-        help="Next words, separated by commas, or how many of the most frequent; default: all.",
-        rich_help_panel=_TEXT,
-    ),
-]
-NumClasses = Annotated[
-    int,
-    typer.Option(
-        "--classes", help="Keep this many most frequent (query, next) pairs.", rich_help_panel=_TEXT
-    ),
-]
-WordsOnly = Annotated[
-    bool,
-    typer.Option(
-        "--words-only/--all-tokens",
-        help="Whether automatic choices take words of letters only.",
-        rich_help_panel=_TEXT,
-    ),
-]
-MaxWindows = Annotated[
-    int | None,
-    typer.Option(help="Draw at most this many windows.", rich_help_panel=_TEXT),
-]
-Decoder = Annotated[
-    float, typer.Option(help="Learning rate η_Y of the decoder, per step.", rich_help_panel=_MODEL)
-]
-Attention = Annotated[
-    float,
-    typer.Option(help="Learning rate η_Z of the attention, per step.", rich_help_panel=_MODEL),
-]
-Steps = Annotated[int, typer.Option(help="Number of SGD steps.", rich_help_panel=_MODEL)]
-BatchSize = Annotated[int, typer.Option(help="Windows in a batch.", rich_help_panel=_MODEL)]
-Momentum = Annotated[
-    float, typer.Option(help="Heavy-ball momentum, from 0 to below 1.", rich_help_panel=_MODEL)
-]
-Seeds = Annotated[
-    int, typer.Option(help="SGD runs, with seeds SEED, SEED+1, …", rich_help_panel=_MODEL)
-]
-Seed = Annotated[int, typer.Option(help="First random seed.", rich_help_panel=_MODEL)]
-Out = Annotated[
-    Path | None,
-    typer.Option(
-        help="Folder to write to; default: ./scan-snap-out/COMMAND-N.", rich_help_panel=_OUTPUT
-    ),
-]
-PrecisionOption = Annotated[
-    Precision, typer.Option(help="Floating-point type.", rich_help_panel=_OUTPUT)
 ]
 
 
-class WindowOptions(NamedTuple):
+@dataclass(frozen=True)
+class TextOptions:
     """How windows are cut out of a text."""
 
-    split: str = "train"
-    folder: Path | None = None
-    tokenizer: Tokenizer = Tokenizer.auto
-    context_length: int = 64
-    vocab_size: int = 400
-    queries: str = "12"
-    next_tokens: str | None = None
-    num_classes: int = 72
-    words_only: bool = True
-    max_windows: int | None = None
-    seed: int = 0
+    split: Annotated[str, _option(_TEXT, "Part of WikiText: train, valid or test.")] = "train"
+    folder: Annotated[
+        Path | None, _option(_TEXT, "Folder that holds WikiText; default: $SCAN_SNAP_DATA.")
+    ] = None
+    tokenizer: Annotated[
+        Tokenizer,
+        _option(
+            _TEXT,
+            "auto: whitespace for WikiText and *.tokens files, else lower-case words and "
+            "punctuation.",
+        ),
+    ] = Tokenizer.auto
+    context_length: Annotated[
+        int | None,
+        _option(_TEXT, "T, tokens of a window, its query counted; default: 64, synthetic 128."),
+    ] = None
+    vocab_size: Annotated[
+        int, _option(_TEXT, "M: the most frequent words that stay; the rest become <unk>.")
+    ] = 300
+    queries: Annotated[
+        str,
+        _option(_TEXT, "Query words, separated by commas, or how many of the most frequent."),
+    ] = "16"
+    next_tokens: Annotated[
+        str, _option(_TEXT, "Next words, or how many of the most frequent after the queries.")
+    ] = "24"
+    classes: Annotated[
+        int, _option(_TEXT, "Keep this many most frequent (query, next) pairs.")
+    ] = 96
+    words_only: Annotated[
+        bool,
+        _option(
+            _TEXT,
+            "Whether automatic choices take words of letters only.",
+            "--words-only/--all-tokens",
+        ),
+    ] = True
+    max_windows: Annotated[int | None, _option(_TEXT, "Draw at most this many windows.")] = None
+
+    def windows(self, text: str, seed: int) -> Windows:
+        """The windows of a text, by its name or path."""
+        automatic = self.tokenizer is Tokenizer.auto
+        stream = sso.load_corpus(
+            text,
+            split=self.split,
+            tokenizer=None if automatic else str(self.tokenizer),
+            folder=self.folder,
+        )
+        return sso.windows(
+            stream,
+            64 if self.context_length is None else self.context_length,
+            query=_choice(self.queries),
+            next_token=_choice(self.next_tokens),
+            num_classes=self.classes,
+            vocab_size=self.vocab_size,
+            words_only=self.words_only,
+            max_windows=self.max_windows,
+            seed=seed,
+        )
+
+    def source(self, name: str, seed: int) -> sso.SequenceClasses | Windows:
+        """Synthetic classes by their name, else the windows of a text."""
+        return SYNTHETIC[name]() if name in SYNTHETIC else self.windows(name, seed)
 
 
-DEFAULT = WindowOptions()
+@dataclass(frozen=True)
+class RateOptions:
+    """The two learning rates."""
+
+    decoder: Annotated[float, _option(_MODEL, "Learning rate η_Y of the decoder, per step.")] = 0.5
+    attention: Annotated[
+        float, _option(_MODEL, "Learning rate η_Z of the attention, per step.")
+    ] = 0.5
+
+    @property
+    def rates(self) -> sso.LearningRates:
+        """As the library takes them."""
+        return sso.LearningRates(self.decoder, self.attention)
 
 
-def windows_of(text: str, options: WindowOptions) -> Windows:
-    """The windows of a text, by its name or path."""
-    stream = sso.load_corpus(
-        text,
-        split=options.split,
-        tokenizer=None if options.tokenizer is Tokenizer.auto else str(options.tokenizer),
-        folder=options.folder,
-    )
-    return sso.windows(
-        stream,
-        options.context_length,
-        query=_choice(options.queries),
-        next_token=None if options.next_tokens is None else _choice(options.next_tokens),
-        num_classes=options.num_classes,
-        vocab_size=options.vocab_size,
-        words_only=options.words_only,
-        max_windows=options.max_windows,
-        seed=options.seed,
-    )
+@dataclass(frozen=True)
+class TrainingOptions:
+    """SGD."""
+
+    steps: Annotated[int, _option(_MODEL, "Number of SGD steps.")] = 1000
+    batch_size: Annotated[int, _option(_MODEL, "Windows in a batch.")] = 32
+    momentum: Annotated[float, _option(_MODEL, "Heavy-ball momentum, from 0 to below 1.")] = 0.0
+    seeds: Annotated[int, _option(_MODEL, "Number of runs, with seeds SEED, SEED+1, …")] = 5
 
 
-def source_of(name: str, options: WindowOptions) -> sso.SequenceClasses | Windows:
-    """Synthetic classes by name, else the windows of a text."""
-    return SYNTHETIC[name]() if name in SYNTHETIC else windows_of(name, options)
+@dataclass(frozen=True)
+class RunOptions:
+    """How any command runs, and where its results go."""
+
+    seed: Annotated[int, _option(_OUTPUT, "First random seed.")] = 0
+    out: Annotated[
+        Path | None, _option(_OUTPUT, "Folder to write to; default: ./scan-snap-out/COMMAND-N.")
+    ] = None
+    precision: Annotated[Precision, _option(_OUTPUT, "Floating-point type.")] = Precision.double
+
+    def begin(self) -> None:
+        """Choose the floating-point type, before anything is computed."""
+        if self.precision is Precision.double:
+            sso.enable_double_precision()
+
+
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """A function whose parameters may be groups of options, as one that Typer understands.
+
+    Bad input ends in one line and exit code 2, a failed computation in one line and 1, ctrl-C
+    in 130.
+    """
+    hints = get_type_hints(function, include_extras=True)
+    groups = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    parameters = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name in groups:
+            parameters.extend(_parameters_of(groups[name]))
+        else:
+            parameters.append(parameter.replace(annotation=hints[name]))
+
+    @functools.wraps(function)
+    def reported(**given: Any) -> None:
+        built = {
+            name: kind(**{f.name: given.pop(f.name) for f in fields(kind)})
+            for name, kind in groups.items()
+        }
+        try:
+            function(**given, **built)
+        except ValueError as error:
+            _stop(2, f"error: {error}")
+        except (sso.SolveError, OSError, MemoryError) as error:
+            _stop(1, f"failed: {error or type(error).__name__}")
+        except KeyboardInterrupt:
+            _stop(130, "interrupted")
+
+    reported.__annotations__ = {p.name: p.annotation for p in parameters}
+    reported.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
+    return reported
+
+
+def _parameters_of(group: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name]
+        )
+        for f in fields(group)
+    ]
+
+
+def _stop(code: int, text: str) -> NoReturn:
+    typer.echo(f"scan-snap: {' '.join(text.split())}", err=True)
+    raise typer.Exit(code)
 
 
 def _choice(text: str) -> int | list[str]:
     """A number, or words separated by commas (a comma itself is written as two)."""
-    if text.strip().isdigit():
+    if text.strip().isdecimal():
         return int(text)
     words = [w.replace("\0", ",").strip() for w in text.replace(",,", "\0").split(",")]
     return [w for w in words if w]
-
-
-def set_precision(precision: Precision) -> None:
-    """Choose the floating-point type before anything is computed."""
-    if precision is Precision.double:
-        sso.enable_double_precision()
 
 
 def output_folder(command: str, out: Path | None) -> Path:
@@ -223,29 +253,44 @@ def note(text: str) -> None:
         typer.echo(text, err=True)
 
 
+def record_times(steps: int, count: int = 40) -> list[int]:
+    """0 and about `count` whole numbers of steps, evenly on a log axis up to `steps`."""
+    checks.integer("--steps", steps, 1)
+    return [0, *np.unique(np.round(np.geomspace(1, steps, count)).astype(int)).tolist()]
+
+
+def setting(*groups: Any, **facts: Any) -> dict[str, Any]:
+    """What a run was asked for, and the versions that answered: the head of every summary.json."""
+    asked = {f.name: getattr(g, f.name) for g in groups for f in fields(g)}
+    return {"setting": facts | asked, "versions": files.versions()}
+
+
 def written(folder: Path) -> None:
     """Name the folder, and what is in it."""
     names = ", ".join(sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")))
     typer.echo(f"\nWritten to {folder}: {names}")
 
 
-def report(command: Callable[..., R]) -> Callable[..., R]:
-    """Bad input ends in one line and exit code 2, a failed computation in one line and 1, ctrl-C
-    in 130."""
+def write_trajectory(run: sso.Trajectory, folder: Path, setting: dict[str, Any]) -> None:
+    """Print a run, and write its data, its picture and its end."""
+    from scan_snap_ode.figures import style
 
-    @functools.wraps(command)
-    def reported(*args: Any, **kwargs: Any) -> R:
-        try:
-            return command(*args, **kwargs)
-        except ValueError as error:
-            typer.echo(f"scan-snap: error: {' '.join(str(error).split())}", err=True)
-            raise typer.Exit(2) from None
-        except (sso.SolveError, OSError, MemoryError) as error:
-            text = " ".join(str(error).split()) or type(error).__name__
-            typer.echo(f"scan-snap: failed: {text}", err=True)
-            raise typer.Exit(1) from None
-        except KeyboardInterrupt:
-            typer.echo("scan-snap: interrupted", err=True)
-            raise typer.Exit(130) from None
-
-    return reported
+    run.save(folder / "trajectory.nc")
+    measured = run.to_xarray(("entropy", "loss"))
+    weights = np.asarray(run.measured_classes.weights)
+    entropy = np.asarray(measured["entropy"].values) @ weights
+    end = {
+        "t": float(run.ts[-1]),
+        "entropy_nats": entropy[..., -1],
+        "loss_nats": measured["loss"].values[..., -1],
+        "failed": int(np.count_nonzero(np.asarray(run.status))),
+    }
+    files.save_json(folder / "summary.json", setting | {"end": end})
+    style.save(run.plot(), folder / "trajectory.png")
+    typer.echo(run)
+    typer.echo(
+        f"  entropy of c      {entropy[..., 0].mean():.4f} → {entropy[..., -1].mean():.4f} nats\n"
+        f"  loss              {measured['loss'].values[..., 0].mean():.4f} → "
+        f"{end['loss_nats'].mean():.4f} nats"
+    )
+    written(folder)

@@ -57,8 +57,8 @@ def _plot_attention(
 ) -> None:
     classes = budget.classes
     levels = list(budget.runs)
-    ends = {v: np.asarray(budget.attention(v)[:, -1, i]) for v in levels}  # (seeds, L)
-    start = np.asarray(budget.attention(levels[0])[0, 0, i])
+    ends = {v: budget.attention(v)[:, -1, i] for v in levels}  # (seeds, L)
+    start = budget.attention(levels[0])[0, 0, i]
     top = ends[levels[0]].mean(0)
     moved = np.argsort(-np.abs(top - start))[:num_tokens]
     order = moved[np.argsort(top[moved])]
@@ -89,7 +89,7 @@ def _plot_over_time(axes: Axes, budget: ErrorBudget, what: str) -> None:
     ts = budget.ts[later]
     for level in budget.runs:
         look = LOOKS[level]
-        values = np.asarray(getattr(budget, what)(level))[:, later]  # (seeds, T)
+        values = getattr(budget, what)(level)[:, later]  # (seeds, T)
         axes.plot(ts, values.mean(0), look.line, color=look.colour, linewidth=look.width,
                   label=level)  # fmt: skip
         if len(values) > 1:
@@ -122,7 +122,7 @@ def _moved_most(budget: ErrorBudget, count: int) -> NDArray[np.intp]:
     """Classes whose attention moved farthest among the more frequent half, of different queries
     where there are enough."""
     classes = budget.classes
-    c = np.asarray(budget.attention(next(iter(budget.runs))))
+    c = budget.attention(next(iter(budget.runs)))
     moved = np.abs(c[:, -1] - c[:, 0]).sum(-1).mean(0)
     weights = np.asarray(classes.weights)
     frequent = np.flatnonzero(weights >= np.median(weights))

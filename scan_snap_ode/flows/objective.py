@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
+from scan_snap_ode import checks
 from scan_snap_ode.problem.classes import Layout, SequenceClasses
 from scan_snap_ode.theory import attention
 
@@ -124,56 +125,62 @@ def _scan_chunks(body, carry, rows, length: int):
 
 
 class BlockedObjective(eqx.Module):
-    """Dense rows grouped by query. All rows of a query share exp(z), so with x a row's
+    """Dense rows sorted by query. All rows of a query share exp(z), so with x a row's
     probabilities, J and its gradient need only products of the constant x and x² with small
     matrices: no array of the size of the classes is made while integrating."""
 
     layout: Layout = eqx.field(static=True)
-    xT: tuple[Float[Array, "S n"], ...]  # token-major: both products read it row by row
+    xT: tuple[Float[Array, "S n"], ...]  # one a query; token-major, the order both products read
     xT2: tuple[Float[Array, "S n"], ...]
-    weights: tuple[Float[Array, " n"], ...]
+    weights: Float[Array, " N"]
 
     def __init__(self, classes: SequenceClasses):
         self.layout = layout = classes.layout
+        order, ends = self._order()
         dense = classes.dense(classes.support_probs, layout.columns, len(layout.support_tokens))
-        blocks = [self._rows(m) for m in range(len(layout.query_tokens))]
-        self.xT = tuple(jnp.asarray(dense[rows].T) for rows in blocks)
-        self.xT2 = tuple(x * x for x in self.xT)
-        self.weights = tuple(classes.weights[rows] for rows in blocks)
+        host = np.asarray(dense) if checks.is_concrete(dense) else dense
+        self.xT = tuple(jnp.asarray(host[rows].T) for rows in np.split(order, ends))
+        self.xT2 = tuple(jnp.asarray(host[rows].T ** 2) for rows in np.split(order, ends))
+        self.weights = classes.weights[order]
 
     def value(self, Y: Float[Array, "S D"], Z: Float[Array, "Q S"]) -> Float[Array, ""]:
-        return sum((self._forward(m, Y, z)[0] for m, z in enumerate(Z)), jnp.zeros((), Y.dtype))
+        return self._forward(Y, Z)[0]
 
     def value_and_gradient(
         self, Y: Float[Array, "S D"], Z: Float[Array, "Q S"]
     ) -> tuple[Float[Array, ""], Gradient]:
+        J, exp_z, norm, scores, residual = self._forward(Y, Z)
         multiplicity = jnp.asarray(self.layout.decoder_of_width(Y.shape[1]).multiplicity, Y.dtype)
-        J, dY, dZ = jnp.zeros((), Y.dtype), jnp.zeros_like(Y), []
-        for m, z in enumerate(Z):
-            value, e, norm, scores, residual = self._forward(m, Y, z)
-            pulled = e[:, None] * (self._cast(self.xT[m], Y) @ (residual / norm[:, None]))
-            along = jnp.sum(scores * residual, axis=1)  # f·g
-            spread = e * e * (self._cast(self.xT2[m], Y) @ (along / norm**2))
-            J, dY = J + value, dY + pulled  # pulled = Σ f (e_n − α)ᵀ, spread = Σ f² (f·g)
-            dZ.append(jnp.sum(Y * pulled, axis=1) - spread)
-        return J, (dY / multiplicity[None, :], jnp.stack(dZ))
+        along = jnp.sum(scores * residual, axis=1)  # f·g
+        pulled = exp_z[:, :, None] * self._pull(self.xT, residual / norm[:, None])  # Σ f (e_n − α)ᵀ
+        spread = exp_z**2 * self._pull(self.xT2, along / norm**2)  # Σ f² (f·g)
+        dY = jnp.sum(pulled, axis=0) / multiplicity[None, :]
+        return J, (dY, jnp.sum(Y[None] * pulled, axis=2) - spread)
 
-    def _forward(self, m: int, Y: Float[Array, "S D"], z: Float[Array, " S"]):
+    def _forward(self, Y: Float[Array, "S D"], Z: Float[Array, "Q S"]):
         decoder = self.layout.decoder_of_width(Y.shape[1])
-        e = jnp.exp(z - lax.stop_gradient(jnp.max(z)))
-        norm = jnp.sqrt((e * e) @ self._cast(self.xT2[m], Y))
-        scores = self._cast(self.xT[m], Y).T @ (e[:, None] * Y) / norm[:, None]
+        exp_z = jnp.exp(Z - lax.stop_gradient(jnp.max(Z, axis=1, keepdims=True)))
+        norm = jnp.sqrt(self._push(self.xT2, exp_z**2))
+        scores = self._push(self.xT, exp_z[:, :, None] * Y[None]) / norm[:, None]
         log_likelihood, residual = attention.log_likelihood_and_residual(
             scores,
             jnp.asarray(decoder.multiplicity, Y.dtype),
-            jnp.asarray(decoder.target[self._rows(m)]),
+            jnp.asarray(decoder.target[self._order()[0]]),
         )
-        weights = self._cast(self.weights[m], Y)
-        return weights @ log_likelihood, e, norm, scores, weights[:, None] * residual
+        weights = self.weights.astype(Y.dtype)
+        return weights @ log_likelihood, exp_z, norm, scores, weights[:, None] * residual
 
-    def _rows(self, m: int) -> np.ndarray:
-        return np.flatnonzero(self.layout.query_row == m)
+    def _push(self, blocks: tuple[Array, ...], tables: Float[Array, "Q S *D"]) -> Array:
+        """Each row's product with its query's table: (N, *D)."""
+        pairs = zip(blocks, tables, strict=True)
+        return jnp.concatenate([x.T.astype(t.dtype) @ t for x, t in pairs])
 
-    @staticmethod
-    def _cast(x: Array, like: Array) -> Array:
-        return x.astype(like.dtype)
+    def _pull(self, blocks: tuple[Array, ...], values: Float[Array, "N *D"]) -> Array:
+        """The transpose of `_push`: each query's sum over its rows, (Q, S, *D)."""
+        pairs = zip(blocks, jnp.split(values, self._order()[1]), strict=True)
+        return jnp.stack([x.astype(v.dtype) @ v for x, v in pairs])
+
+    def _order(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rows sorted by query, and where each query but the first begins."""
+        row = self.layout.query_row
+        return np.argsort(row, kind="stable"), np.cumsum(np.bincount(row))[:-1]

@@ -286,10 +286,14 @@ class SequenceClasses(eqx.Module):
 
     def dense(self, values: Float[Array, "N L"], where: Any, width: int) -> Float[Array, "N W"]:
         """Padded `values` laid out at the positions `where` of (N, width)."""
-        rows = np.arange(self.num_classes)[:, None]
-        values = jnp.where(self.layout.mask, values, 0)
-        where = np.where(self.layout.mask, where, 0)
-        return jnp.zeros((self.num_classes, width), values.dtype).at[rows, where].add(values)
+        shape = (self.num_classes, width)
+        rows, slots = np.nonzero(self.layout.mask)
+        columns = np.asarray(where)[rows, slots]
+        if not checks.is_concrete(values):
+            return jnp.zeros(shape, values.dtype).at[rows, columns].set(values[rows, slots])
+        host = np.zeros(shape, values.dtype)  # known values: no program to compile
+        host[rows, columns] = np.asarray(values)[rows, slots]
+        return jnp.asarray(host)
 
     @property
     def overlap(self) -> Float[Array, "N N"]:

@@ -1,0 +1,80 @@
+"""`scan-snap solve`: integrate a gradient flow."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import numpy as np
+import typer
+
+import scan_snap_ode as sso
+from scan_snap_ode import checks
+from scan_snap_ode.cli import common as c
+from scan_snap_ode.streams.windows import Windows
+
+
+class FlowName(StrEnum):
+    """Which classes the joint flow sees."""
+
+    classes = "class"
+    window = "window"
+
+
+_PANEL = "Gradient flow"
+
+
+def solve(
+    source: c.Source = "python-reference",
+    *,
+    flow: Annotated[
+        FlowName,
+        typer.Option(
+            help="class: long windows; window: every observed window a class (texts only).",
+            rich_help_panel=_PANEL,
+        ),
+    ] = FlowName.classes,
+    until: Annotated[
+        float, typer.Option(help="Last time, in steps.", rich_help_panel=_PANEL)
+    ] = 1000.0,
+    records: Annotated[
+        int, typer.Option(help="Number of recorded times.", rich_help_panel=_PANEL)
+    ] = 50,
+    rtol: Annotated[
+        float, typer.Option(help="Relative tolerance.", rich_help_panel=_PANEL)
+    ] = 1e-7,
+    of_text: c.TextOptions,
+    rates: c.RateOptions,
+    run: c.RunOptions,
+) -> None:
+    """Integrate the joint gradient flow of decoder and attention (paper, Lemmas 1 and 2).
+
+    Writes trajectory.nc, trajectory.png and summary.json. For example:
+
+      scan-snap solve syn-small --decoder 1 --attention 1
+
+      scan-snap solve my-notes.txt --flow window --until 1e4
+    """
+    run.begin()
+    learning_rates = rates.rates
+    ts = _times(until, records)
+    problem = of_text.source(source, run.seed)
+    classes = problem.classes() if isinstance(problem, Windows) else problem
+    if flow is FlowName.window:
+        if not isinstance(problem, Windows):
+            raise ValueError(f"--flow window needs a text, {source} is synthetic.")
+        classes = problem.as_classes()
+    c.note(f"{classes}\n")
+    folder = c.output_folder("solve", run.out)
+    trajectory = sso.integrate(
+        sso.JointFlow(classes), learning_rates, ts, rtol=rtol, progress=c.in_terminal()
+    )
+    facts = {"command": "solve", "source": source, "flow": str(flow), "until": until, "rtol": rtol}
+    c.write_trajectory(trajectory, folder, c.setting(of_text, rates, run, **facts))
+
+
+def _times(until: float, records: int) -> np.ndarray:
+    if not (np.isfinite(until) and until > 0):
+        raise ValueError(f"--until must be positive and finite, was {until}.")
+    checks.integer("--records", records, 2)
+    return np.append(0, np.geomspace(min(1, until / 10), until, records - 1))

@@ -1,0 +1,88 @@
+"""`scan-snap train`: SGD."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+import scan_snap_ode as sso
+from scan_snap_ode.cli import common as c
+from scan_snap_ode.streams.windows import Windows
+
+
+class Optimizer(StrEnum):
+    """Update rule."""
+
+    sgd = "sgd"
+    adam = "adam"
+
+
+class Init(StrEnum):
+    """Initial values."""
+
+    zeros = "zeros"
+    uniform = "uniform"
+
+
+def train(
+    source: c.Source = "python-reference",
+    *,
+    optimizer: Annotated[Optimizer, typer.Option(help="Update rule.")] = Optimizer.sgd,
+    init: Annotated[
+        Init, typer.Option(help="Initial values: zeros, or uniform in ±1/sqrt(M).")
+    ] = Init.zeros,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Go on from what an earlier call with the same --out left there."
+        ),
+    ] = False,
+    of_text: c.TextOptions,
+    rates: c.RateOptions,
+    training: c.TrainingOptions,
+    run: c.RunOptions,
+) -> None:
+    """Train decoder and attention by SGD on windows of a text, or on fresh synthetic windows.
+
+    Writes trajectory.nc (also while it runs: a killed call goes on with --resume, to the same
+    numbers), trajectory.png and summary.json. For example:
+
+      scan-snap train syn-small --decoder 1 --attention 1 --batch-size 128 --momentum 0.9 --steps 100
+
+      scan-snap train my-notes.txt --steps 100000 --out long-run
+
+      scan-snap train my-notes.txt --steps 100000 --out long-run --resume
+    """
+    run.begin()
+    ts, learning_rates = c.record_times(training.steps), rates.rates
+    if resume and run.out is None:
+        raise ValueError("--resume needs --out, the folder of the run to go on with.")
+    problem = of_text.source(source, run.seed)
+    c.note(f"{problem}\n")
+    folder = c.output_folder("train", run.out)
+    file = folder / "trajectory.nc"
+    start = sso.load(file) if resume else str(init)
+    try:
+        trajectory = sso.train(
+            problem,
+            learning_rates,
+            training.steps,
+            batch_size=training.batch_size,
+            context_length=None if isinstance(problem, Windows) else of_text.context_length,
+            momentum=training.momentum,
+            optimizer=str(optimizer),
+            init=start,
+            num_seeds=training.seeds,
+            seed=run.seed,
+            record_at=ts,
+            progress=c.in_terminal(),
+            checkpoint=file,
+        )
+    except sso.Interrupted:
+        c.written(folder)
+        typer.echo("To go on, repeat the command with --resume and this --out.", err=True)
+        raise
+    facts = {"command": "train", "source": source, "optimizer": str(optimizer), "init": str(init)}
+    c.write_trajectory(trajectory, folder, c.setting(of_text, rates, training, run, **facts))
