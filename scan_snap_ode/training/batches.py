@@ -11,6 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.random import threefry2x32_p
 from jaxtyping import Array, Float, Int
 
 from scan_snap_ode import checks
@@ -20,7 +21,7 @@ from scan_snap_ode.problem.initial import State
 from scan_snap_ode.streams.windows import Windows, count_windows
 from scan_snap_ode.training.pairwise import Batch, loss_and_gradient
 
-# Widest support whose counts are taken by comparing every sample with every threshold.
+# Widest support whose counts are taken by comparing every random word with every threshold.
 _COMPARE_ALL = 256
 
 
@@ -67,20 +68,25 @@ class FreshWindows(_Sampled):
     """Windows of T-1 tokens drawn i.i.d. from the classes, new at every step (paper, Section 6).
 
     Inverse-CDF sampling on the support, with 32-bit integers: a class's probabilities are resolved
-    to 2⁻³² in either precision.
+    to 2⁻³² in either precision. The batch is the last axis, along which XLA vectorises.
     """
 
-    thresholds: Array  # (N, L) uint32: how many of the 2³² draws lie up to a token, less the end's
+    thresholds: Array  # (L, N) uint32: how many of the 2³² words fall on a token or one before it
+    is_end: Array  # (L, N) bool: no word is left for a later token
     class_cdf: Float[Array, " N"]
     batch_size: int = eqx.field(static=True)
     num_context: int = eqx.field(static=True)
 
     def __init__(self, classes: SequenceClasses, batch_size: int, num_context: int):
         self.classes = classes
-        probs = np.where(classes.layout.mask, np.asarray(classes.support_probs, np.float64), 0)
+        mask = classes.layout.mask
+        probs = np.where(mask, np.asarray(classes.support_probs, np.float64), 0)
         cdf = np.cumsum(probs, axis=1)
         scaled = np.floor(cdf / cdf[:, -1:] * 2.0**32)
-        self.thresholds = jnp.asarray(np.minimum(scaled, 2.0**32 - 1).astype(np.uint32))
+        self.thresholds = jnp.asarray(np.minimum(scaled, 2.0**32 - 1).astype(np.uint32).T)
+        width = mask.shape[1]
+        end = width - 1 - np.argmax(mask[:, ::-1], axis=1)
+        self.is_end = jnp.asarray(np.arange(width)[:, None] >= end[None, :])
         weights = np.cumsum(np.asarray(classes.weights, np.float64))
         self.class_cdf = jnp.asarray(weights / weights[-1], classes.support_probs.dtype)
         self.batch_size, self.num_context = batch_size, num_context
@@ -90,29 +96,42 @@ class FreshWindows(_Sampled):
         key_class, key_tokens = jax.random.split(key)
         u = jax.random.uniform(key_class, (self.batch_size,), self.class_cdf.dtype)
         of_class = jnp.searchsorted(self.class_cdf, u, side="right", method="compare_all")
-        of_class = jnp.minimum(of_class, layout.ids.shape[0] - 1)
-        bits = jax.random.bits(key_tokens, (self.batch_size, self.num_context), jnp.uint32)
-        counts = self._counts(bits, self.thresholds[of_class], of_class)
-        columns = jnp.asarray(layout.columns)[of_class]
-        query_row = jnp.asarray(layout.query_row)[of_class]
-        return Batch(columns, counts, query_row, of_class)
+        of_class = jnp.minimum(of_class, self.classes.num_classes - 1)
+        return Batch(
+            jnp.asarray(layout.columns)[of_class],
+            self._counts(key_tokens, of_class),
+            jnp.asarray(layout.query_row)[of_class],
+            of_class,
+        )
 
-    def _counts(self, bits: Array, thresholds: Array, of_class: Array) -> Float[Array, "B L"]:
-        """How many of a window's draws fall on each token of its support."""
-        mask = self.classes.layout.mask
-        width = mask.shape[1]
-        end = width - 1 - np.argmax(mask[:, ::-1], axis=1)  # each class's last token takes the rest
-        is_end = jnp.asarray(np.arange(width)[None, :] >= end[:, None])[of_class]
-        if width <= _COMPARE_ALL:
-            below = jnp.sum(bits[:, :, None] < thresholds[:, None, :], axis=1)
+    def _counts(self, key: Array, of_class: Int[Array, " B"]) -> Float[Array, "B L"]:
+        """How many of each window's draws fall on each token of its class's support."""
+        first, second = _random_words(key, (self.num_context + 1) // 2, self.batch_size)
+        second = second[: self.num_context // 2]
+        thresholds = self.thresholds[:, of_class]  # (L, B)
+        if len(thresholds) <= _COMPARE_ALL:
+            below = _count_below(first, thresholds) + _count_below(second, thresholds)
         else:
-            ordered = jnp.sort(bits, axis=1)
-            below = jax.vmap(lambda row, at: jnp.searchsorted(row, at, side="left"))(
-                ordered, thresholds
-            )
-        below = jnp.where(is_end, self.num_context, below)
-        counts = jnp.diff(below, axis=1, prepend=jnp.zeros_like(below[:, :1]))
-        return counts.astype(self.classes.support_probs.dtype)
+            ordered = jnp.sort(jnp.concatenate([first, second]), axis=0)
+            below = jax.vmap(jnp.searchsorted, 1, 1)(ordered, thresholds)
+        # A class's last token, and the padding behind it, takes all that is left.
+        below = jnp.where(self.is_end[:, of_class], self.num_context, below)
+        counts = jnp.diff(below, axis=0, prepend=jnp.zeros_like(below[:1]))
+        return counts.T.astype(self.classes.support_probs.dtype)
+
+
+def _random_words(key: Array, rows: int, columns: int) -> tuple[Array, Array]:
+    """Two independent arrays of 32 random bits, (rows, columns): the two words that one Threefry
+    block yields. `jax.random.bits` keeps one of them, at twice the cost."""
+    seed = jax.random.key_data(key)
+    counter = jnp.arange(rows * columns, dtype=jnp.uint32).reshape(rows, columns)
+    first, second = threefry2x32_p.bind(seed[0], seed[1], counter, jnp.zeros_like(counter))
+    return first, second
+
+
+def _count_below(words: Array, thresholds: Array) -> Int[Array, "L B"]:
+    """How many of each column's words lie below each of its thresholds."""
+    return jnp.sum(words[:, None, :] < thresholds[None, :, :], axis=0, dtype=jnp.int32)
 
 
 class DrawnWindows(_Sampled):

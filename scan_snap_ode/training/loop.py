@@ -50,7 +50,7 @@ class Stepper(NamedTuple):
     def advance(self, carry: Carry, start: int, stop: int) -> Carry:
         """The carry after updates start, …, stop−1."""
         bounds = jnp.asarray(start, jnp.int32), jnp.asarray(stop, jnp.int32)
-        keys = jax.vmap(jax.random.key)(jnp.asarray(self.seeds, jnp.uint32))
+        keys = jnp.stack([jax.random.key(int(s), impl="threefry2x32") for s in self.seeds])
         return _advance(self.sampler, self.transformation, self.rates, keys, carry, *bounds)
 
 

@@ -205,7 +205,7 @@ def _initial(classes: SequenceClasses, init: Any, stepper: Stepper, full: bool) 
     layout, dtype = classes.layout, classes.support_probs.dtype
     lead = (len(stepper.seeds), *stepper.rates.shape)
     if isinstance(init, str) and init == "uniform":
-        keys = [jax.random.fold_in(jax.random.key(int(s)), 2**32 - 1) for s in stepper.seeds]
+        keys = [jax.random.fold_in(jax.random.key(int(s), impl="threefry2x32"), 2**32 - 1) for s in stepper.seeds]
         states = [initial.uniform(layout, key, dtype) for key in keys]
         inner = (1,) * len(stepper.rates.shape)
         parts = [jnp.stack(x) for x in zip(*states, strict=True)]
