@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -95,7 +96,7 @@ class ErrorBudget:
     def steps(self) -> list[Step]:
         """The distances between neighbouring levels, from the top."""
         levels = list(self.runs)
-        return [self.distance(a, b) for a, b in zip(levels, levels[1:], strict=False)]
+        return [self.distance(a, b) for a, b in itertools.pairwise(levels)]
 
     @property
     def shares(self) -> NDArray[np.float64]:
@@ -362,10 +363,9 @@ def _check_steps(ts: Any) -> NDArray[np.int64]:
 def _check_levels(levels: Sequence[str] | None, known: list[str]) -> list[str]:
     if levels is None:
         return known
-    unknown = [level for level in levels if level not in known]
-    if unknown or isinstance(levels, str) or len(set(levels)) < 2:
-        wrong = f"held {unknown[0]!r}" if unknown and not isinstance(levels, str) else f"was {levels!r}"
-        raise ValueError(f"levels must be two or more of {known}, {wrong}.")
+    asked = [levels] if isinstance(levels, str) else list(levels)
+    if len(set(asked)) < 2 or not set(asked) <= set(known):
+        raise ValueError(f"levels must be two or more of {known}, was {levels!r}.")
     return [level for level in known if level in levels]
 
 

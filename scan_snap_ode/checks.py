@@ -8,11 +8,12 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 
 def is_concrete(*trees: Any) -> bool:
     """True when no leaf is a tracer, so that values may be looked at."""
-    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))
+    return not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(trees))
 
 
 def kind(name: str, value: Any, *kinds: type) -> None:

@@ -148,9 +148,7 @@ def _coordinates(run: Trajectory, observables: Sequence[str]) -> dict[str, Any]:
     return coordinates
 
 
-def save_trajectory(
-    run: Trajectory, path: Path, observables: Sequence[str] = OBSERVABLES
-) -> Path:
+def save_trajectory(run: Trajectory, path: Path, observables: Sequence[str] = OBSERVABLES) -> Path:
     """See `Trajectory.save`."""
     writable_folder("path", path.parent)
     dataset = to_dataset(run, observables)
@@ -321,6 +319,3 @@ def _plain(data: Any) -> Any:
     if isinstance(data, np.integer):
         return int(data)
     return str(data) if isinstance(data, Path) else data
-
-
-

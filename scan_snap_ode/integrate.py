@@ -81,9 +81,7 @@ def integrate(
     # Nothing concrete is being differentiated: the plain loop compiles faster.
     concrete = checks.is_concrete(flow, rates, ts, y0)
     adjoint = diffrax.ForwardMode() if concrete else diffrax.RecursiveCheckpointAdjoint()
-    solution = _solve(
-        flow, rates, ts, t0, y0, solver, tolerances, max_steps, adjoint, progress
-    )
+    solution = _solve(flow, rates, ts, t0, y0, solver, tolerances, max_steps, adjoint, progress)
     (Y, Z), state, t_end, status, stats = solution
     if throw:
         Y = _raise_failure(Y, status, t_end, ts, max_steps)
@@ -136,7 +134,8 @@ def _solve(flow, rates, ts, t0, y0, solver, tolerances, max_steps, adjoint, prog
             throw=False,
             progress_meter=diffrax.TqdmProgressMeter() if progress else diffrax.NoProgressMeter(),
         )
-        assert solution.ys is not None and solution.ts is not None
+        assert solution.ys is not None
+        assert solution.ts is not None
         (records, last), (times, t_end) = solution.ys, solution.ts
         reached = jnp.isfinite(times)[:, None, None]
         records = jax.tree.map(lambda x: jnp.where(reached, x, jnp.nan), records)

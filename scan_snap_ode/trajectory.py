@@ -234,7 +234,9 @@ class Trajectory(eqx.Module):
             about=later.about,
         )
 
-    def to_xarray(self, observables: Sequence[str] = ("attention", "entropy", "loss")) -> xr.Dataset:
+    def to_xarray(
+        self, observables: Sequence[str] = ("attention", "entropy", "loss")
+    ) -> xr.Dataset:
         """Labelled data: `attention_logits`, `decoder` and the named observables.
 
         Raises:
@@ -332,6 +334,3 @@ def _bytes(size: int) -> str:
             break
         value /= 1000 if unit != "GB" else 1
     return f"{value:.3g} {unit}"
-
-
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 import typer
@@ -47,6 +48,6 @@ for _command in (compare, solve, train, classes):
 def main() -> None:
     """Entry point of `scan-snap` and `python -m scan_snap_ode`."""
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a C locale must not stop at a Greek letter
+        if isinstance(stream, io.TextIOWrapper):  # a C locale must not stop at a Greek letter
             stream.reconfigure(encoding="utf-8", errors="replace")
     app(prog_name="scan-snap")

@@ -50,8 +50,13 @@ def _table(summary: list[ClassSummary]) -> str:
     for s in summary:
         rows.append(
             (
-                s["query"], s["next"], f"{s['windows']:,}", f"{s['weight']:.1%}",
-                f"{s['support']:,}", " ".join(s["common"]), " ".join(s["distinct"]) or "–",
+                s["query"],
+                s["next"],
+                f"{s['windows']:,}",
+                f"{s['weight']:.1%}",
+                f"{s['support']:,}",
+                " ".join(s["common"]),
+                " ".join(s["distinct"]) or "–",
             )  # fmt: skip
         )
     widths = [max(len(row[k]) for row in rows) for k in range(6)]

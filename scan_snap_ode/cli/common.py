@@ -90,9 +90,9 @@ class TextOptions:
     next_tokens: Annotated[
         str, _option(_TEXT, "Next words, or how many of the most frequent after the queries.")
     ] = "24"
-    classes: Annotated[
-        int, _option(_TEXT, "Keep this many most frequent (query, next) pairs.")
-    ] = 96
+    classes: Annotated[int, _option(_TEXT, "Keep this many most frequent (query, next) pairs.")] = (
+        96
+    )
     words_only: Annotated[
         bool,
         _option(
@@ -177,7 +177,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     in 130.
     """
     hints = get_type_hints(function, include_extras=True)
-    groups = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     parameters = []
     for name, parameter in inspect.signature(function).parameters.items():
         if name in groups:

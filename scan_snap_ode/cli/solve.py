@@ -40,9 +40,7 @@ def solve(
     records: Annotated[
         int, typer.Option(help="Number of recorded times.", rich_help_panel=_PANEL)
     ] = 50,
-    rtol: Annotated[
-        float, typer.Option(help="Relative tolerance.", rich_help_panel=_PANEL)
-    ] = 1e-7,
+    rtol: Annotated[float, typer.Option(help="Relative tolerance.", rich_help_panel=_PANEL)] = 1e-7,
     of_text: c.TextOptions,
     rates: c.RateOptions,
     run: c.RunOptions,

@@ -32,9 +32,11 @@ LOOKS = {
 def plot_budget(budget: ErrorBudget, num_classes: int = 3, num_tokens: int = 9) -> Figure:
     """Attention of the classes that moved most, entropy and loss over time, and the budget."""
     figure = style.sheet(13, 9.5)
-    upper, lower = figure.subfigures(2, 1, height_ratios=[1.1, 1])
+    upper, lower = np.asarray(figure.subfigures(2, 1, height_ratios=[1.1, 1]))
     shown = _moved_most(budget, num_classes)
-    for k, (axes, i) in enumerate(zip(upper.subplots(1, len(shown), squeeze=False)[0], shown, strict=True)):
+    for k, (axes, i) in enumerate(
+        zip(upper.subplots(1, len(shown), squeeze=False)[0], shown, strict=True)
+    ):
         _plot_attention(axes, budget, int(i), num_tokens, legend=k == 0)
     upper.suptitle(
         f"Where the query looks after {budget.ts[-1]:,.0f} steps", x=0.01, ha="left",
@@ -52,9 +54,7 @@ def plot_budget(budget: ErrorBudget, num_classes: int = 3, num_tokens: int = 9) 
     return figure
 
 
-def _plot_attention(
-    axes: Axes, budget: ErrorBudget, i: int, num_tokens: int, legend: bool
-) -> None:
+def _plot_attention(axes: Axes, budget: ErrorBudget, i: int, num_tokens: int, legend: bool) -> None:
     classes = budget.classes
     levels = list(budget.runs)
     ends = {v: budget.attention(v)[:, -1, i] for v in levels}  # (seeds, L)

@@ -29,9 +29,11 @@ def plot_trajectory(run: Trajectory, num_classes: int = 6, num_tokens: int = 20)
     _plot_attention(attention, run, shown, num_tokens)
     time = np.asarray(run.ts)
     later = time > 0
+    entropies = np.asarray(run.entropy)
     for k, i in enumerate(shown):
-        entropy.plot(time[later], np.asarray(run.entropy)[later, i], linewidth=2,
-                     color=style.CYCLE[k % len(style.CYCLE)], label=_class_name(run, int(i)))  # fmt: skip
+        entropy.plot(time[later], entropies[later, i], linewidth=2,
+                     color=style.CYCLE[k % len(style.CYCLE)],
+                     label=_class_name(run, int(i)))  # fmt: skip
     style.tidy(entropy, "Attention entropy")
     entropy.set_ylabel("entropy of $c$ [nats]", fontsize=11)
     entropy.legend(fontsize=8.5, framealpha=0.95)

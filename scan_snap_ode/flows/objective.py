@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -76,52 +77,37 @@ class PaddedObjective(eqx.Module):
             jnp.asarray(layout.query_row),
             jnp.asarray(decoder.target),
         )
-        dense = Y.shape[0] <= 4 * layout.ids.shape[1]
 
         def chunk(carry, rows):
             J, dY, dZ = carry
             columns, probs, weights, query_row, target = rows
             f = attention.direction(probs, Z[query_row[:, None], columns])
-            if dense:
-                F = jnp.zeros((len(f), Y.shape[0]), Y.dtype)
-                F = F.at[np.arange(len(f))[:, None], columns].add(f)
-                scores = F @ Y
-            else:
-                table = Y[columns]
-                scores = jnp.einsum("nl,nld->nd", f, table)
+            scores, pull = jax.vjp(lambda f, Y: attention.decode(f, columns, Y), f, Y)
             log_likelihood, residual = attention.log_likelihood_and_residual(
                 scores, multiplicity, target
             )
             residual = weights[:, None] * residual
-            if dense:
-                dY = dY + F.T @ residual
-                g = jnp.take_along_axis(residual @ Y.T, columns, axis=1)
-            else:
-                dY = dY.at[columns].add(f[:, :, None] * residual[:, None, :])
-                g = jnp.einsum("nd,nld->nl", residual, table)
+            g, pulled = pull(residual)  # Y (e_n − α) and Σ f (e_n − α)ᵀ
             along = jnp.sum(scores * residual, axis=1, keepdims=True)  # f·g
             dZ = dZ.at[query_row[:, None], columns].add(f * (g - f * along))
-            return (J + weights @ log_likelihood, dY, dZ), None
+            return (J + weights @ log_likelihood, dY + pulled, dZ), None
 
         carry = jnp.zeros((), Y.dtype), jnp.zeros_like(Y), jnp.zeros_like(Z)
-        J, dY, dZ = _scan_chunks(chunk, carry, rows, _chunk_length(layout, Y.shape[1], dense))
+        length = max(CHUNK // (layout.ids.shape[1] * Y.shape[1]), 1)
+        J, dY, dZ = _scan_chunks(chunk, carry, rows, length)
         return J, (dY / multiplicity[None, :], dZ)
-
-
-def _chunk_length(layout: Layout, width: int, dense: bool) -> int:
-    numbers = width if dense else layout.ids.shape[1] * width
-    return max(CHUNK // numbers, 1)
 
 
 def _scan_chunks(body, carry, rows, length: int):
     """Fold `body` over chunks of at most `length` rows; the last, shorter one by itself."""
     num_rows = len(rows[0])
-    whole = num_rows // length * length
-    if num_rows > length:
+    whole = num_rows // length * length if num_rows > length else 0
+    if whole:
         stacked = [x[:whole].reshape(-1, length, *x.shape[1:]) for x in rows]
         carry, _ = lax.scan(body, carry, tuple(stacked))
-        rows = tuple(x[whole:] for x in rows)
-    return carry if num_rows == whole and num_rows > length else body(carry, rows)[0]
+    if whole < num_rows:
+        carry, _ = body(carry, tuple(x[whole:] for x in rows))
+    return carry
 
 
 class BlockedObjective(eqx.Module):
@@ -175,7 +161,7 @@ class BlockedObjective(eqx.Module):
         pairs = zip(blocks, tables, strict=True)
         return jnp.concatenate([x.T.astype(t.dtype) @ t for x, t in pairs])
 
-    def _pull(self, blocks: tuple[Array, ...], values: Float[Array, "N *D"]) -> Array:
+    def _pull(self, blocks: tuple[Array, ...], values: Float[Array, " N *D"]) -> Array:
         """The transpose of `_push`: each query's sum over its rows, (Q, S, *D)."""
         pairs = zip(blocks, jnp.split(values, self._order()[1]), strict=True)
         return jnp.stack([x.astype(v.dtype) @ v for x, v in pairs])

@@ -166,7 +166,7 @@ class SequenceClasses(eqx.Module):
         if checks.is_concrete(probs):
             ids, probs = _to_padded(np.asarray(probs))
         else:
-            ids = np.broadcast_to(np.arange(vocab_size, dtype=np.int32), probs.shape)
+            ids = np.broadcast_to(np.arange(probs.shape[1], dtype=np.int32), probs.shape)
         self._fill(ids, probs, query, next_token, weights, vocab_size, words, origin, None)
 
     @classmethod
@@ -196,7 +196,9 @@ class SequenceClasses(eqx.Module):
         self._fill(ids, probs, query, next_token, weights, vocab_size, words, origin, pooled)
         return self
 
-    def _fill(self, ids, probs, query, next_token, weights, vocab_size, words, origin, pooled) -> None:
+    def _fill(
+        self, ids, probs, query, next_token, weights, vocab_size, words, origin, pooled
+    ) -> None:
         vocab_size = checks.integer("vocab_size", vocab_size, 2)
         query, next_token = _as_ids("query", query, 1), _as_ids("next_token", next_token, 1)
         num_classes = ids.shape[0]
@@ -217,7 +219,9 @@ class SequenceClasses(eqx.Module):
         if words is not None and len(words) != vocab_size:
             raise ValueError(f"words must hold vocab_size = {vocab_size} names, held {len(words)}.")
         words = None if words is None else tuple(words)
-        object.__setattr__(self, "layout", Layout(ids, query, next_token, vocab_size, words, origin))
+        object.__setattr__(
+            self, "layout", Layout(ids, query, next_token, vocab_size, words, origin)
+        )
         object.__setattr__(self, "support_probs", jnp.asarray(probs))
         object.__setattr__(self, "weights", _as_weights(weights, num_classes, probs.dtype))
         object.__setattr__(self, "pooled", pooled)

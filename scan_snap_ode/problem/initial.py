@@ -65,9 +65,7 @@ def uniform(layout: Layout, key: Array, dtype: Any) -> State:
 
     def rows(key: Array, tokens: Any) -> Array:
         def row(token: Array) -> Array:
-            return jax.random.uniform(
-                jax.random.fold_in(key, token), (size,), dtype, -bound, bound
-            )
+            return jax.random.uniform(jax.random.fold_in(key, token), (size,), dtype, -bound, bound)
 
         return jax.vmap(row)(jnp.asarray(tokens))
 

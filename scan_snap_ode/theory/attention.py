@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 
 def unnormalised(probs: Float[Array, "N L"], logits: Float[Array, "N L"]) -> Float[Array, "N L"]:
@@ -31,6 +32,19 @@ def direction(probs: Float[Array, "N L"], logits: Float[Array, "N L"]) -> Float[
     """f = c/|c|₂, what LayerNorm hands to the decoder (paper, Eq. 4)."""
     scores = unnormalised(probs, logits)
     return scores / jnp.linalg.norm(scores, axis=-1, keepdims=True)
+
+
+def decode(
+    f: Float[Array, "N L"], columns: Int[Array, "N L"], Y: Float[Array, "S D"]
+) -> Float[Array, "N D"]:
+    """Yᵀf of each row, whose entries stand at `columns` of the rows of Y.
+
+    A dense product where supports fill much of the vocabulary, else gathered rows of Y.
+    """
+    if Y.shape[0] <= 8 * f.shape[1]:
+        rows = np.arange(f.shape[0])[:, None]
+        return jnp.zeros((f.shape[0], Y.shape[0]), f.dtype).at[rows, columns].add(f) @ Y
+    return jnp.einsum("nl,nld->nd", f, Y[columns])
 
 
 def log_likelihood_and_residual(

@@ -39,6 +39,11 @@ class Stepper(NamedTuple):
     rates: LearningRates
     seeds: np.ndarray
 
+    @property
+    def keys(self) -> Array:
+        """(seeds,) a random key for each seed."""
+        return jnp.stack([jax.random.key(int(s), impl="threefry2x32") for s in self.seeds])
+
     def begin(self, params: State) -> Carry:
         """The carry before the first step."""
         lead = (len(self.seeds), *self.rates.shape)
@@ -50,8 +55,7 @@ class Stepper(NamedTuple):
     def advance(self, carry: Carry, start: int, stop: int) -> Carry:
         """The carry after updates start, …, stop−1."""
         bounds = jnp.asarray(start, jnp.int32), jnp.asarray(stop, jnp.int32)
-        keys = jnp.stack([jax.random.key(int(s), impl="threefry2x32") for s in self.seeds])
-        return _advance(self.sampler, self.transformation, self.rates, keys, carry, *bounds)
+        return _advance(self.sampler, self.transformation, self.rates, self.keys, carry, *bounds)
 
 
 @eqx.filter_jit
@@ -63,9 +67,7 @@ def _advance(sampler, transformation, rates, keys, carry, start, stop):
 
             def update(rates, carry):
                 loss, gradient = sampler.loss_and_gradient(carry.params, batch)
-                (dY, dZ), optimizer = transformation.update(
-                    gradient, carry.optimizer, carry.params
-                )
+                (dY, dZ), optimizer = transformation.update(gradient, carry.optimizer, carry.params)
                 Y, Z = carry.params
                 params = Y - rates.decoder * dY, Z - rates.attention * dZ
                 return Carry(params, optimizer, loss)

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
 from scan_snap_ode.problem.classes import DecoderColumns
@@ -33,7 +32,7 @@ def batch_loss(
     each other.
     """
     f = attention.direction(batch.counts, Z[batch.query_row[:, None], batch.columns])
-    scores = _decode(f, batch.columns, Y)
+    scores = attention.decode(f, batch.columns, Y)
     target = jnp.asarray(decoder.target)[batch.of_class]
     log_likelihood, _ = attention.log_likelihood_and_residual(
         scores, jnp.asarray(decoder.multiplicity, Y.dtype), target
@@ -46,15 +45,5 @@ def loss_and_gradient(
 ) -> tuple[Float[Array, ""], State]:
     """The loss and its gradient; with respect to a column of Y that stands for many equal ones,
     that of each single one."""
-    loss, (dY, dZ) = jax.value_and_grad(lambda s: batch_loss(*s, batch, decoder))(state)
+    loss, (dY, dZ) = jax.value_and_grad(lambda s: batch_loss(s[0], s[1], batch, decoder))(state)
     return loss, (dY / jnp.asarray(decoder.multiplicity, dY.dtype)[None, :], dZ)
-
-
-def _decode(
-    f: Float[Array, "B L"], columns: Array, Y: Float[Array, "S D"]
-) -> Float[Array, "B D"]:
-    """Yᵀf of each window: a dense product where supports fill much of the vocabulary."""
-    if Y.shape[0] <= 8 * f.shape[1]:
-        rows = np.arange(f.shape[0])[:, None]
-        return jnp.zeros((f.shape[0], Y.shape[0]), f.dtype).at[rows, columns].add(f) @ Y
-    return jnp.einsum("bl,bld->bd", f, Y[columns])

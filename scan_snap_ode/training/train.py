@@ -118,8 +118,9 @@ def train(
     if stops and stops[0] == start:
         records.append((start, carry))
     step, saved = start, time.monotonic()
+    running = segments(stepper, carry, start, [*stops, steps], progress)
     try:
-        for step, carry in segments(stepper, carry, start, [*stops, steps], progress):
+        for step, carry in running:
             if step in stops:
                 records.append((step, carry))
             if time.monotonic() - saved > _CHECKPOINT_EVERY:
@@ -145,8 +146,7 @@ def _source(
         return source, FreshWindows(source, batch_size, (context_length or 128) - 1)
     if not isinstance(source, (Windows, FixedBatches)):
         raise ValueError(
-            "source must be SequenceClasses, Windows or FixedBatches, was "
-            f"{type(source).__name__}."
+            f"source must be SequenceClasses, Windows or FixedBatches, was {type(source).__name__}."
         )
     windows = source if isinstance(source, Windows) else source.windows
     if context_length not in (None, windows.context_length):
@@ -193,7 +193,7 @@ def _check_direction(optimizer: optax.GradientTransformation) -> None:
     """A whole optimizer, which ends in −learning rate, would climb the loss here."""
     gradient = (jnp.ones((2, 2)), jnp.ones((2, 2)))
     update, _ = optimizer.update(gradient, optimizer.init(gradient), gradient)
-    if float(jnp.sum(update[0]) + jnp.sum(update[1])) < 0:
+    if sum(float(jnp.sum(x)) for x in jax.tree.leaves(update)) < 0:
         raise ValueError(
             "optimizer must be a transformation of the gradient without sign or learning rate, "
             "such as optax.scale_by_adam(); it turned a gradient round, as optax.adam(…) does."
@@ -205,7 +205,10 @@ def _initial(classes: SequenceClasses, init: Any, stepper: Stepper, full: bool) 
     layout, dtype = classes.layout, classes.support_probs.dtype
     lead = (len(stepper.seeds), *stepper.rates.shape)
     if isinstance(init, str) and init == "uniform":
-        keys = [jax.random.fold_in(jax.random.key(int(s), impl="threefry2x32"), 2**32 - 1) for s in stepper.seeds]
+        keys = [
+            jax.random.fold_in(jax.random.key(int(s), impl="threefry2x32"), 2**32 - 1)
+            for s in stepper.seeds
+        ]
         states = [initial.uniform(layout, key, dtype) for key in keys]
         inner = (1,) * len(stepper.rates.shape)
         parts = [jnp.stack(x) for x in zip(*states, strict=True)]
@@ -232,9 +235,7 @@ def _continued(
         differs.append("source")
     if earlier.rates.shape != stepper.rates.shape or not all(
         np.array_equal(a, b)
-        for a, b in zip(
-            jax.tree.leaves(earlier.rates), jax.tree.leaves(stepper.rates), strict=True
-        )
+        for a, b in zip(jax.tree.leaves(earlier.rates), jax.tree.leaves(stepper.rates), strict=True)
     ):
         differs.append("rates")
     if differs:
