@@ -130,7 +130,7 @@ class ErrorBudget:
         Z = self.logits(level)
         if len(Z) < 2:
             return np.full(len(self.ts), np.nan)
-        distance = np.asarray(measures.relative_distance(Z, Z.mean(0)[None]))
+        distance = np.asarray(measures.relative_distance(Z, np.broadcast_to(Z.mean(0), Z.shape)))
         return np.sqrt(np.sum(distance**2, axis=0) / (len(Z) - 1))
 
     def logits(self, level: str) -> NDArray[np.floating]:

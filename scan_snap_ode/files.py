@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from scan_snap_ode import checks
 from scan_snap_ode.problem.classes import Layout, SequenceClasses
 from scan_snap_ode.rates import LearningRates
 from scan_snap_ode.trajectory import Trajectory
@@ -61,6 +62,19 @@ def writable_folder(name: str, path: Path) -> Path:
     return path
 
 
+def writable_file(name: str, value: Any) -> Path:
+    """`value` as the path of a file that can be written; its folder is made where missing.
+
+    Raises:
+        ValueError: when it is not.
+    """
+    path = checks.file(name, value)
+    if path.is_dir():
+        raise ValueError(f"{name} must be a file to write, was a folder: {path}.")
+    writable_folder(f"the folder of {name}", path.parent)
+    return path
+
+
 def save_json(path: Path, data: Any) -> Path:
     """Write indented JSON, whole or not at all; numbers that are not finite become null."""
     with whole(path) as temporary:
@@ -84,9 +98,8 @@ def to_dataset(run: Trajectory, observables: Sequence[str] = OBSERVABLES) -> xr.
     """The labelled Dataset of a Trajectory; see `Trajectory.to_xarray`."""
     import xarray as xr
 
-    unknown = sorted(set(observables) - set(OBSERVABLES))
-    if unknown:
-        raise ValueError(f"observables must be among {OBSERVABLES}, held {unknown[0]!r}.")
+    if isinstance(observables, str) or not set(observables) <= set(OBSERVABLES):
+        raise ValueError(f"observables must be a list of {OBSERVABLES}, was {observables!r}.")
     lead = _lead(run)
     axes = {
         "attention_logits": ("query", "token"),
@@ -143,14 +156,14 @@ def _coordinates(run: Trajectory, observables: Sequence[str]) -> dict[str, Any]:
         coordinates["class_weight"] = ("class", np.asarray(classes.weights))
     if classes.words is not None:
         for axis, tokens in (("query", run.query_tokens), ("token", run.support_tokens)):
-            names = np.array([classes.name(t) for t in tokens], dtype=object)
-            coordinates[f"{axis}_word"] = (axis, names.astype(str))
+            names = [_text(classes.name(t)) for t in tokens]
+            coordinates[f"{axis}_word"] = (axis, np.array(names, dtype=object))
     return coordinates
 
 
 def save_trajectory(run: Trajectory, path: Path, observables: Sequence[str] = OBSERVABLES) -> Path:
     """See `Trajectory.save`."""
-    writable_folder("path", path.parent)
+    path = writable_file("path", path)
     dataset = to_dataset(run, observables)
     with whole(path) as temporary:
         dataset.to_netcdf(temporary, engine="h5netcdf")
@@ -184,23 +197,23 @@ def load(path: str | Path) -> Trajectory:
     Raises:
         ValueError: when the file is missing or no such file.
     """
-    import xarray as xr
-
-    path = Path(path)
+    path = checks.file("path", path)
     if not path.is_file():
         raise ValueError(f"path must be a saved Trajectory, {path} was not found.")
     try:
-        with xr.open_dataset(path, engine="h5netcdf") as opened:
-            data = opened.load()
-        if data.attrs.get("format") != FORMAT:
-            raise ValueError(f"its format is {data.attrs.get('format')!r}, not {FORMAT!r}")
-        classes = _read_classes(path, "classes")
-        state = _open(path, "state")
+        return _read_trajectory(path)
     except (OSError, KeyError, ValueError, RuntimeError) as error:
-        raise ValueError(f"path must be a saved Trajectory, {path} was not: {error}.") from error
-    about = json.loads(state.attrs["about"])
+        reason = str(error).rstrip(".") or type(error).__name__
+        raise ValueError(f"path must be a saved Trajectory, {path} was not: {reason}.") from error
+
+
+def _read_trajectory(path: Path) -> Trajectory:
+    data = _open(path)
+    if data.attrs.get("format") != FORMAT:
+        raise ValueError(f"its format is {data.attrs.get('format')!r}, not {FORMAT!r}")
+    state = _open(path, "state")
     return Trajectory(
-        classes=classes,
+        classes=_read_classes(path, "classes"),
         rates=_rates(_array(data["rate_decoder"]), _array(data["rate_attention"])),
         ts=_array(data["time"]),
         attention_logits=_array(data["attention_logits"]),
@@ -211,9 +224,9 @@ def load(path: str | Path) -> Trajectory:
             for k, v in data.data_vars.items()
             if str(k).startswith("stats_")
         },
-        state=[_array(state[f"leaf_{k}"]) for k in range(len(state.data_vars))],
+        state=[_read_leaf(state[f"leaf_{k}"]) for k in range(len(state.data_vars))],
         batch_loss=_array(data["batch_loss"]) if "batch_loss" in data else None,
-        about=about,
+        about=json.loads(state.attrs["about"]),
     )
 
 
@@ -221,10 +234,12 @@ def _append(path: Path, group: str, dataset: xr.Dataset) -> None:
     dataset.to_netcdf(path, mode="a", group=group, engine="h5netcdf")
 
 
-def _open(path: Path, group: str) -> xr.Dataset:
+def _open(path: Path, group: str | None = None) -> xr.Dataset:
     import xarray as xr
 
-    with xr.open_dataset(path, group=group, engine="h5netcdf", mask_and_scale=False) as opened:
+    with xr.open_dataset(
+        path, group=group, engine="h5netcdf", mask_and_scale=False, decode_times=False
+    ) as opened:
         return opened.load()
 
 
@@ -233,14 +248,13 @@ def _classes_dataset(classes: SequenceClasses) -> xr.Dataset:
 
     squeeze = {"zlib": True, "complevel": 4, "shuffle": True}
     variables: dict[str, Any] = {
-        "ids": (("class", "slot"), classes.ids),
-        "probs": (("class", "slot"), np.asarray(classes.support_probs)),
-        "query": ("class", classes.query),
-        "next_token": ("class", classes.next_token),
-        "weights": ("class", np.asarray(classes.weights)),
+        "ids": (("row", "slot"), classes.ids),
+        "probs": (("row", "slot"), np.asarray(classes.support_probs)),
+        "query": ("row", classes.query),
+        "next_token": ("row", classes.next_token),
+        "weights": ("row", np.asarray(classes.weights)),
+        "words": ((), json.dumps(classes.words)),  # any string: NetCDF's cannot hold all
     }
-    if classes.words is not None:
-        variables["words"] = ("word", np.array(classes.words, dtype=object).astype(str))
     dataset = xr.Dataset(
         variables,
         attrs={
@@ -256,13 +270,13 @@ def _classes_dataset(classes: SequenceClasses) -> xr.Dataset:
 
 def _read_classes(path: Path, group: str) -> SequenceClasses:
     data = _open(path, group)
-    words = tuple(str(w) for w in data["words"].values) if "words" in data else None
+    words = json.loads(str(data["words"].values))
     layout = Layout(
         data["ids"].values,
         data["query"].values,
         data["next_token"].values,
         int(data.attrs["vocab_size"]),
-        words,
+        None if words is None else tuple(words),
         str(data.attrs["origin"]),
     )
     return _module(
@@ -289,11 +303,29 @@ def _module(kind: type, **fields: Any) -> Any:
 def _state_dataset(run: Trajectory) -> xr.Dataset:
     import xarray as xr
 
-    leaves = {
-        f"leaf_{k}": (tuple(f"axis_{k}_{j}" for j in range(np.ndim(x))), np.asarray(x))
-        for k, x in enumerate(run.state)
-    }
+    leaves = {}
+    for k, leaf in enumerate(run.state):
+        host, facts = _leaf(leaf)
+        leaves[f"leaf_{k}"] = (tuple(f"axis_{k}_{j}" for j in range(host.ndim)), host, facts)
     return xr.Dataset(leaves, attrs={"about": json.dumps(_plain(run.about))})
+
+
+def _leaf(leaf: Any) -> tuple[np.ndarray, dict[str, str]]:
+    """Part of an optimizer's state as NetCDF can hold it, and what it was where that is more."""
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return np.asarray(jax.random.key_data(leaf)), {"key": str(jax.random.key_impl(leaf))}
+    host = np.asarray(leaf)
+    if host.dtype.kind in "biuf":
+        return host, {}
+    return host.view(f"u{host.dtype.itemsize}"), {"bits_of": host.dtype.name}  # bfloat16 and such
+
+
+def _read_leaf(variable: xr.DataArray) -> Any:
+    if "key" in variable.attrs:
+        return jax.random.wrap_key_data(jnp.asarray(variable.values), impl=variable.attrs["key"])
+    if "bits_of" in variable.attrs:
+        return jnp.asarray(variable.values.view(jnp.dtype(variable.attrs["bits_of"])))
+    return _array(variable)
 
 
 def _array(variable: xr.DataArray) -> Any:
@@ -316,6 +348,11 @@ def _plain(data: Any) -> Any:
         return _plain(np.asarray(data).tolist())
     if isinstance(data, (float, np.floating)):
         return float(data) if np.isfinite(data) else None
-    if isinstance(data, np.integer):
-        return int(data)
-    return str(data) if isinstance(data, Path) else data
+    if isinstance(data, (np.integer, np.bool_)):
+        return data.item()
+    return _text(str(data)) if isinstance(data, (str, Path)) else data
+
+
+def _text(text: str) -> str:
+    """Text that any file can hold: a file name may hold bytes that are none, a word a NUL."""
+    return text.encode("utf-8", "replace").decode().replace("\0", "?")

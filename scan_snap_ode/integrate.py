@@ -64,17 +64,21 @@ def integrate(
     >>> run.attention_logits.shape      # rates, times, query tokens, support tokens
     (2, 5, 2, 30)
     """
+    if not isinstance(flow, Flow):
+        raise ValueError(
+            f"flow must be a flow such as JointFlow(classes), was {type(flow).__name__}."
+        )
     checks.kind("rates", rates, LearningRates)
-    checks.kind("solver", solver, diffrax.AbstractSolver, type(None))
-    checks.positive("rtol", rtol)
-    checks.positive("atol", atol)
+    checks.kind("solver", solver, diffrax.AbstractAdaptiveSolver, type(None))
+    checks.positive("rtol", rtol, scalar=True)
+    checks.positive("atol", atol, scalar=True)
     checks.integer("max_steps", max_steps, 1)
     earlier = init if isinstance(init, Trajectory) else None
     dtype = flow.classes.support_probs.dtype
-    t0 = jnp.zeros((), dtype) if earlier is None else jnp.asarray(earlier.ts[-1], dtype)
-    ts = _check_times(ts, t0, dtype, continuing=earlier is not None)
     rates = jax.tree.map(lambda x: x.astype(dtype), rates)
     y0 = _start(flow, init, rates.shape, dtype)
+    t0 = jnp.zeros((), dtype) if earlier is None else jnp.asarray(earlier.ts[-1], dtype)
+    ts = _check_times(ts, t0, dtype, continuing=earlier is not None)
     eps = float(jnp.finfo(dtype).eps)
     tolerances = jnp.maximum(jnp.asarray([rtol, atol], dtype), jnp.asarray([8, 0.08], dtype) * eps)
     solver = diffrax.Tsit5() if solver is None else solver
@@ -164,7 +168,7 @@ def _start(flow: Flow, init: Any, batch: tuple[int, ...], dtype: Any) -> Any:
     """The initial state, broadcast over the axes of the rates."""
     layout = flow.classes.layout
     if isinstance(init, Trajectory):
-        return _continued(flow, init, batch)
+        return _continued(flow, init, batch, dtype)
     if isinstance(init, str):
         if init != "zeros":
             raise ValueError(f'init must be "zeros", a Trajectory or (Y0, Z0), was {init!r}.')
@@ -174,7 +178,7 @@ def _start(flow: Flow, init: Any, batch: tuple[int, ...], dtype: Any) -> Any:
     return jax.tree.map(lambda x: jnp.broadcast_to(x, batch + x.shape), flow.initial(*state))
 
 
-def _continued(flow: Flow, earlier: Trajectory, batch: tuple[int, ...]) -> Any:
+def _continued(flow: Flow, earlier: Trajectory, batch: tuple[int, ...], dtype: Any) -> Any:
     if earlier.about.get("method") != type(flow).__name__ or (
         earlier.classes.layout != flow.classes.layout
     ):
@@ -187,6 +191,10 @@ def _continued(flow: Flow, earlier: Trajectory, batch: tuple[int, ...]) -> Any:
             f"rates must have the shape of those being continued, {earlier.rates.shape}, "
             f"had {batch}."
         )
+    if earlier.decoder.dtype != dtype:
+        raise ValueError(f"init must be of type {dtype}, as the flow, was {earlier.decoder.dtype}.")
+    if checks.is_concrete(earlier.status) and np.any(np.asarray(earlier.status)):
+        raise ValueError("init must be a Trajectory that reached its last time, had failed.")
     width = earlier.decoder.shape[-1]
     full = width != len(flow.classes.layout.decoder.tokens)
     structure = jax.tree.structure(flow.initial(*initial.zeros(flow.classes.layout, float, full)))
@@ -194,11 +202,12 @@ def _continued(flow: Flow, earlier: Trajectory, batch: tuple[int, ...]) -> Any:
 
 
 def _check_times(ts: Any, t0: Any, dtype: Any, continuing: bool) -> Float[Array, " T"]:
-    if not checks.is_concrete(ts, t0):
-        return jnp.asarray(ts, dtype)
-    host = np.asarray(ts, dtype)
+    concrete = checks.is_concrete(ts)
+    host = checks.reals("ts", ts).astype(dtype) if concrete else jnp.asarray(ts, dtype)
     if host.ndim != 1 or host.size == 0:
         raise ValueError(f"ts must be a non-empty 1-D array of times, was of shape {host.shape}.")
+    if not checks.is_concrete(host, t0):
+        return jnp.asarray(host)
     if not np.isfinite(host).all():
         raise ValueError(f"ts must be finite, held {host[~np.isfinite(host)][0]}.")
     if (np.diff(host) <= 0).any():

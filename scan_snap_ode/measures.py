@@ -12,8 +12,7 @@ def total_variation(
     c: Float[Array, "*axes N L"], other: Float[Array, "*axes N L"], weights: Float[Array, " N"]
 ) -> Float[Array, "*axes"]:
     """Mean over classes, by weight, of ½ Σ_l |c_i(l) − c'_i(l)|: 0 = equal, 1 = disjoint."""
-    distance = jnp.sum(jnp.abs(c - other), axis=-1) / 2
-    return jnp.sum(distance * weights, axis=-1)
+    return jnp.sum(jnp.abs(c - other), axis=-1) @ weights / 2
 
 
 @jax.jit

@@ -36,15 +36,13 @@ class LearningRates(eqx.Module):
     def __init__(self, decoder: Any = 1.0, attention: Any = 0.1):
         checks.positive("rates.decoder", decoder)
         checks.positive("rates.attention", attention)
-        dtype = jnp.result_type(float, decoder, attention)
+        decoder, attention = jnp.asarray(decoder, float), jnp.asarray(attention, float)
         try:
-            self.decoder, self.attention = jnp.broadcast_arrays(
-                jnp.asarray(decoder, dtype), jnp.asarray(attention, dtype)
-            )
+            self.decoder, self.attention = jnp.broadcast_arrays(decoder, attention)
         except ValueError as error:
             raise ValueError(
-                f"rates must have shapes that broadcast, had {jnp.shape(decoder)} for decoder "
-                f"and {jnp.shape(attention)} for attention."
+                f"rates must have shapes that broadcast, had {decoder.shape} for decoder "
+                f"and {attention.shape} for attention."
             ) from error
 
     @property
@@ -63,8 +61,7 @@ class LearningRates(eqx.Module):
         Raises:
             ValueError: when `momentum` is outside [0, 1).
         """
-        if not 0 <= momentum < 1:
-            raise ValueError(f"momentum must lie in [0, 1), was {momentum}.")
+        checks.within("momentum", momentum, 0, 1)
         return LearningRates(self.decoder / (1 - momentum), self.attention / (1 - momentum))
 
     def __repr__(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from jaxtyping import Array, Float
 
@@ -13,6 +13,7 @@ from scan_snap_ode.rates import LearningRates
 S = TypeVar("S")
 
 
+@runtime_checkable
 class Flow(Protocol[S]):
     """An ODE for the training dynamics; an Equinox module, so that it passes through jit and vmap.
 

@@ -7,7 +7,7 @@ equal ones is that of each single one.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -28,6 +28,7 @@ CHUNK = 2**24
 DENSE = 2**27
 
 
+@runtime_checkable
 class Objective(Protocol):
     """J and its gradient, for one layout of the classes."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -59,7 +59,8 @@ class Layout:
 
     @cached_property
     def num_classes_of_token(self) -> NDArray[np.int64]:
-        return np.bincount(self.ids[self.mask], minlength=self.vocab_size)
+        """How many classes hold each token, up to the largest that one holds."""
+        return np.bincount(self.ids[self.mask])
 
     @cached_property
     def columns(self) -> NDArray[np.int32]:
@@ -187,7 +188,7 @@ class SequenceClasses(eqx.Module):
         where padded. `pooled`: the classes on which attention is to be measured where these are
         single windows. Other arguments and errors as in `SequenceClasses`."""
         self = object.__new__(cls)
-        ids = _as_ids("ids", ids, 2)
+        ids = checks.token_ids("ids", ids, 2)
         probs = _as_floats("probs", probs)
         if ids.shape != probs.shape:
             raise ValueError(
@@ -200,7 +201,8 @@ class SequenceClasses(eqx.Module):
         self, ids, probs, query, next_token, weights, vocab_size, words, origin, pooled
     ) -> None:
         vocab_size = checks.integer("vocab_size", vocab_size, 2)
-        query, next_token = _as_ids("query", query, 1), _as_ids("next_token", next_token, 1)
+        query = checks.token_ids("query", query, 1)
+        next_token = checks.token_ids("next_token", next_token, 1)
         num_classes = ids.shape[0]
         if num_classes == 0:
             raise ValueError("probs must hold at least one class, was empty.")
@@ -216,9 +218,9 @@ class SequenceClasses(eqx.Module):
                 raise ValueError("probs must be 0 where ids is -1 (padding), was not.")
             ids = np.where(host == 0, PAD, ids)
         _check_distinct(ids, vocab_size)
-        if words is not None and len(words) != vocab_size:
-            raise ValueError(f"words must hold vocab_size = {vocab_size} names, held {len(words)}.")
-        words = None if words is None else tuple(words)
+        words = None if words is None else _as_words(words, vocab_size)
+        checks.kind("origin", origin, str)
+        checks.kind("pooled", pooled, SequenceClasses, type(None))
         object.__setattr__(
             self, "layout", Layout(ids, query, next_token, vocab_size, words, origin)
         )
@@ -278,7 +280,7 @@ class SequenceClasses(eqx.Module):
 
     def distinct_tokens(self, i: int) -> Int[np.ndarray, " d"]:
         """Tokens in the support of class `i` alone, sorted."""
-        row = self.ids[i]
+        row = self.ids[checks.integer("i", i, 0, self.num_classes - 1)]
         row = row[row != PAD]
         return np.sort(row[self.layout.num_classes_of_token[row] == 1])
 
@@ -309,7 +311,8 @@ class SequenceClasses(eqx.Module):
 
     def name(self, token: int) -> str:
         """The token's word, or its number where no words are known."""
-        return str(int(token)) if self.words is None else self.words[int(token)]
+        token = checks.integer("token", token, 0, self.vocab_size - 1)
+        return str(token) if self.words is None else self.words[token]
 
     def __repr__(self) -> str:
         def count(n: int, noun: str) -> str:
@@ -335,34 +338,19 @@ def positions(sorted_tokens: NDArray[np.int32], tokens: NDArray[np.int32]) -> ND
 
 
 def _as_floats(name: str, value: Any) -> Any:
-    if isinstance(value, jax.Array):
-        array = value
-    else:
-        try:
-            array = np.asarray(value)
-        except ValueError as error:
-            raise ValueError(f"{name} must be a rectangular array, was ragged.") from error
-    if np.issubdtype(array.dtype, np.floating):
-        return array if isinstance(array, jax.Array) else array.astype(jnp.result_type(array))
-    if not (np.issubdtype(array.dtype, np.integer) or array.size == 0):
-        raise ValueError(f"{name} must be an array of real numbers, was of type {array.dtype}.")
-    return array.astype(jnp.result_type(float))
+    array = checks.reals(name, value) if checks.is_concrete(value) else jnp.asarray(value)
+    if not np.issubdtype(array.dtype, np.floating):
+        return array.astype(jnp.result_type(float))
+    return value if isinstance(value, jax.Array) else array.astype(jnp.result_type(array))
 
 
-def _as_ids(name: str, value: Any, ndim: int) -> NDArray[np.int32]:
-    if not checks.is_concrete(value):
-        raise ValueError(f"{name} must be concrete token ids, was traced by a transformation.")
-    try:
-        array = np.asarray(value)
-    except ValueError as error:
-        raise ValueError(f"{name} must be a rectangular array, was ragged.") from error
-    if array.ndim != ndim:
-        raise ValueError(f"{name} must have {ndim} axes, was of shape {array.shape}.")
-    if array.size and not np.issubdtype(array.dtype, np.integer):
-        raise ValueError(f"{name} must be integer token ids, was of type {array.dtype}.")
-    if array.size and (array.min() < np.iinfo(np.int32).min or array.max() > 2**31 - 1):
-        raise ValueError(f"{name} must fit 32-bit integers, went up to {array.max()}.")
-    return array.astype(np.int32)
+def _as_words(words: Any, vocab_size: int) -> tuple[str, ...]:
+    names = tuple(words) if isinstance(words, Iterable) else ()
+    if isinstance(words, str) or not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"words must be a list of {vocab_size} strings, was {words!r:.80}.")
+    if len(names) != vocab_size:
+        raise ValueError(f"words must hold vocab_size = {vocab_size} names, held {len(names)}.")
+    return names
 
 
 def _check_range(name: str, array: NDArray[np.int32], low: int, high: int) -> None:

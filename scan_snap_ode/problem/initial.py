@@ -40,11 +40,13 @@ def given(layout: Layout, init: Any, dtype: Any, full: bool = False) -> State:
             f'init must be "zeros", a Trajectory or a pair (Y0, Z0), was {init!r}.'
         ) from error
     size = layout.vocab_size
-    for name, array in (("init Y0", Y0), ("init Z0", Z0)):
-        if np.shape(array) != (size, size):
-            raise ValueError(f"{name} must have shape {(size, size)}, was {np.shape(array)}.")
-        if checks.is_concrete(array) and not np.isfinite(np.asarray(array)).all():
-            raise ValueError(f"{name} must be finite, was not.")
+    for name, value in (("init Y0", Y0), ("init Z0", Z0)):
+        concrete = checks.is_concrete(value)
+        array = checks.reals(name, value) if concrete else jnp.asarray(value)
+        if array.shape != (size, size):
+            raise ValueError(f"{name} must have shape {(size, size)}, was {array.shape}.")
+        if concrete and not np.isfinite(array).all():
+            raise ValueError(f"{name} must be finite, held {array[~np.isfinite(array)][0]}.")
     Y, Z = jnp.asarray(Y0, dtype), jnp.asarray(Z0, dtype)
     rows = layout.support_tokens
     return _columns(layout, Y[rows], full), Z[layout.query_tokens][:, rows]
@@ -65,9 +67,11 @@ def uniform(layout: Layout, key: Array, dtype: Any) -> State:
 
     def rows(key: Array, tokens: Any) -> Array:
         def row(token: Array) -> Array:
-            return jax.random.uniform(jax.random.fold_in(key, token), (size,), dtype, -bound, bound)
+            # In single precision whatever is computed in, so that both start alike.
+            own = jax.random.fold_in(key, token)
+            return jax.random.uniform(own, (size,), jnp.float32, -bound, bound)
 
-        return jax.vmap(row)(jnp.asarray(tokens))
+        return jax.vmap(row)(jnp.asarray(tokens)).astype(dtype)
 
     key_Y, key_Z = jax.random.split(key)
     Z = rows(key_Z, layout.query_tokens)[:, layout.support_tokens]

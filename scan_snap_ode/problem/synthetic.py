@@ -61,8 +61,7 @@ def single_common_token(
     checks.integer("num_distinct", num_distinct, 1)
     first_query = 1 + num_classes * num_distinct
     checks.integer("vocab_size", vocab_size, first_query + 1 + num_classes)
-    if not 0 < common_mass < 1:
-        raise ValueError(f"common_mass must lie strictly between 0 and 1, was {common_mass}.")
+    checks.within("common_mass", common_mass, 0, 1, open_low=True)
     distinct = np.linspace(0.5, 1.5, num_distinct) if num_distinct > 1 else np.ones(1)
     distinct = distinct * ((1 - common_mass) / distinct.sum())
     return _shared_common(

@@ -128,7 +128,8 @@ def load_corpus(
     if path.suffix.lower() == ".npy":
         return _read_ids(path, tokenizer)
     default = "whitespace" if fnmatch(path.name, "*.tokens*") else "words"
-    return _encode(_lines(path), path.name, tokenizer or default)
+    name = path.name.encode("utf-8", "replace").decode()  # bytes that are no text become "?"
+    return _encode(_lines(path), name, tokenizer or default)
 
 
 def card(title: str, rows: Mapping[str, str]) -> str:

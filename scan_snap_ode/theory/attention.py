@@ -9,7 +9,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 
-def unnormalised(probs: Float[Array, "N L"], logits: Float[Array, "N L"]) -> Float[Array, "N L"]:
+def unnormalised(probs: Float[Array, "*axes L"], logits: Float[Array, "*axes L"]) -> Float[Array, "*axes L"]:
     """P(l) exp(z(l)), scaled so that the largest exponential in each row is 1: no overflow."""
     present = jnp.where(probs > 0, logits, -jnp.inf)
     largest = lax.stop_gradient(jnp.max(present, axis=-1, keepdims=True))
@@ -17,7 +17,7 @@ def unnormalised(probs: Float[Array, "N L"], logits: Float[Array, "N L"]) -> Flo
     return probs * jnp.exp(jnp.minimum(logits - largest, 80))
 
 
-def attention(probs: Float[Array, "N L"], logits: Float[Array, "N L"]) -> Float[Array, "N L"]:
+def attention(probs: Float[Array, "*axes L"], logits: Float[Array, "*axes L"]) -> Float[Array, "*axes L"]:
     """c(l) ∝ P(l) exp(z(l)), each row summing to 1 (paper, Eq. 3 in the limit of long windows).
 
     Args:
@@ -28,7 +28,7 @@ def attention(probs: Float[Array, "N L"], logits: Float[Array, "N L"]) -> Float[
     return scores / jnp.sum(scores, axis=-1, keepdims=True)
 
 
-def direction(probs: Float[Array, "N L"], logits: Float[Array, "N L"]) -> Float[Array, "N L"]:
+def direction(probs: Float[Array, "*axes L"], logits: Float[Array, "*axes L"]) -> Float[Array, "*axes L"]:
     """f = c/|c|₂, what LayerNorm hands to the decoder (paper, Eq. 4)."""
     scores = unnormalised(probs, logits)
     return scores / jnp.linalg.norm(scores, axis=-1, keepdims=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -25,6 +25,7 @@ from scan_snap_ode.training.pairwise import Batch, loss_and_gradient
 _COMPARE_ALL = 256
 
 
+@runtime_checkable
 class Sampler(Protocol):
     """Draws the batch of a step, and knows its loss."""
 
@@ -67,36 +68,31 @@ class _Sampled(eqx.Module):
 class FreshWindows(_Sampled):
     """Windows of T-1 tokens drawn i.i.d. from the classes, new at every step (paper, Section 6).
 
-    Inverse-CDF sampling on the support, with 32-bit integers: a class's probabilities are resolved
-    to 2⁻³² in either precision. The batch is the last axis, along which XLA vectorises.
+    Inverse-CDF sampling on the support, with 32-bit integers: probabilities are resolved to 2⁻³²,
+    and single and double precision see the same windows. The batch is the last axis, along which XLA vectorises.
     """
 
     thresholds: Array  # (L, N) uint32: how many of the 2³² words fall on a token or one before it
     is_end: Array  # (L, N) bool: no word is left for a later token
-    class_cdf: Float[Array, " N"]
+    class_thresholds: Array  # (N,) uint32: the same for the weights
     batch_size: int = eqx.field(static=True)
     num_context: int = eqx.field(static=True)
 
     def __init__(self, classes: SequenceClasses, batch_size: int, num_context: int):
         self.classes = classes
         mask = classes.layout.mask
-        probs = np.where(mask, np.asarray(classes.support_probs, np.float64), 0)
-        cdf = np.cumsum(probs, axis=1)
-        scaled = np.floor(cdf / cdf[:, -1:] * 2.0**32)
-        self.thresholds = jnp.asarray(np.minimum(scaled, 2.0**32 - 1).astype(np.uint32).T)
+        self.thresholds = _thresholds(np.where(mask, classes.support_probs, 0)).T
+        self.class_thresholds = _thresholds(np.asarray(classes.weights))
         width = mask.shape[1]
         end = width - 1 - np.argmax(mask[:, ::-1], axis=1)
         self.is_end = jnp.asarray(np.arange(width)[:, None] >= end[None, :])
-        weights = np.cumsum(np.asarray(classes.weights, np.float64))
-        self.class_cdf = jnp.asarray(weights / weights[-1], classes.support_probs.dtype)
         self.batch_size, self.num_context = batch_size, num_context
 
     def draw(self, key: Array, step: Int[Array, ""]) -> Batch:
         layout = self.classes.layout
         key_class, key_tokens = jax.random.split(key)
-        u = jax.random.uniform(key_class, (self.batch_size,), self.class_cdf.dtype)
-        of_class = jnp.searchsorted(self.class_cdf, u, side="right", method="compare_all")
-        of_class = jnp.minimum(of_class, self.classes.num_classes - 1)
+        words = jax.random.bits(key_class, (self.batch_size,), jnp.uint32)
+        of_class = jnp.searchsorted(self.class_thresholds[:-1], words, side="right")
         return Batch(
             jnp.asarray(layout.columns)[of_class],
             self._counts(key_tokens, of_class),
@@ -120,6 +116,13 @@ class FreshWindows(_Sampled):
         return counts.T.astype(self.classes.support_probs.dtype)
 
 
+def _thresholds(probs: np.ndarray) -> Array:
+    """Along the last axis: how many of the 2³² words fall on an entry or one before it."""
+    cdf = np.cumsum(probs, axis=-1, dtype=np.float64)
+    scaled = np.floor(cdf / cdf[..., -1:] * 2.0**32)
+    return jnp.asarray(np.minimum(scaled, 2.0**32 - 1).astype(np.uint32))
+
+
 def _random_words(key: Array, rows: int, columns: int) -> tuple[Array, Array]:
     """Two independent arrays of 32 random bits, (rows, columns): the two words that one Threefry
     block yields. `jax.random.bits` keeps one of them, at twice the cost."""
@@ -140,7 +143,7 @@ class DrawnWindows(_Sampled):
     batch_size: int = eqx.field(static=True)
 
     def draw(self, key: Array, step: Int[Array, ""]) -> Batch:
-        rows = jax.random.randint(key, (self.batch_size,), 0, self.classes.num_classes)
+        rows = jax.random.randint(key, (self.batch_size,), 0, self.classes.num_classes, jnp.int32)
         return _take(self.classes, rows)
 
 
@@ -150,7 +153,7 @@ class RecordedWindows(_Sampled):
     batch_size: int = eqx.field(static=True)
 
     def draw(self, key: Array, step: Int[Array, ""]) -> Batch:
-        return _take(self.classes, step * self.batch_size + jnp.arange(self.batch_size))
+        return _take(self.classes, step * self.batch_size + jnp.arange(self.batch_size, dtype=step.dtype))
 
 
 def _take(classes: SequenceClasses, rows: Int[Array, " B"]) -> Batch:

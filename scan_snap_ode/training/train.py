@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from scan_snap_ode import checks
+from scan_snap_ode import checks, files
 from scan_snap_ode.problem import initial
 from scan_snap_ode.problem.classes import SequenceClasses
 from scan_snap_ode.rates import LearningRates
@@ -88,13 +88,12 @@ def train(
     """
     checks.integer("steps", steps, 1)
     checks.integer("num_seeds", num_seeds, 1)
-    checks.integer("seed", seed, 0)
+    checks.seed("seed", seed, num_seeds)
     checks.kind("rates", rates, LearningRates)
+    transformation = _transformation(optimizer, momentum)
     classes, sampler = _source(source, batch_size, context_length, steps)
     rates = jax.tree.map(lambda x: x.astype(classes.support_probs.dtype), rates)
-    stepper = Stepper(
-        sampler, _transformation(optimizer, momentum), rates, seed + np.arange(num_seeds)
-    )
+    stepper = Stepper(sampler, transformation, rates, seed + np.arange(num_seeds))
     earlier = init if isinstance(init, Trajectory) else None
     about = _about(sampler, optimizer, momentum, init, num_seeds, seed)
     if earlier is None:
@@ -104,6 +103,8 @@ def train(
     else:
         start, carry = _continued(earlier, stepper, about, classes, steps)
         stops = _record_at(record_at, start + 1, steps)
+    if checkpoint is not None:
+        files.writable_file("checkpoint", checkpoint)
     records: list[tuple[int, Carry]] = []
 
     def so_far(step: int, carry: Carry) -> Trajectory:
@@ -167,17 +168,17 @@ def _source(
 
 
 def _transformation(optimizer: Any, momentum: float) -> optax.GradientTransformation:
-    if not 0 <= momentum < 1:
-        raise ValueError(f"momentum must lie in [0, 1), was {momentum}.")
-    if momentum and optimizer != "sgd":
-        raise ValueError(f'momentum must be 0 unless optimizer is "sgd", was {momentum}.')
-    if isinstance(optimizer, optax.GradientTransformation):
-        _check_direction(optimizer)
-        return optimizer
-    if optimizer not in ("sgd", "adam"):
+    given = isinstance(optimizer, optax.GradientTransformation)
+    if not given and not (isinstance(optimizer, str) and optimizer in ("sgd", "adam")):
         raise ValueError(
             f'optimizer must be "sgd", "adam" or an optax transformation, was {optimizer!r}.'
         )
+    checks.within("momentum", momentum, 0, 1)
+    if momentum and optimizer != "sgd":
+        raise ValueError(f'momentum must be 0 unless optimizer is "sgd", was {momentum}.')
+    if given:
+        _check_direction(optimizer)
+        return optimizer
     return _named_transformation(optimizer, float(momentum))
 
 
@@ -238,6 +239,8 @@ def _continued(
         for a, b in zip(jax.tree.leaves(earlier.rates), jax.tree.leaves(stepper.rates), strict=True)
     ):
         differs.append("rates")
+    if earlier.decoder.dtype != classes.support_probs.dtype:
+        differs.append("precision")
     if differs:
         raise ValueError(f"init must be a Trajectory of the same run, differs in {differs[0]}.")
     start = int(np.max(np.asarray(earlier.stats["updates"])))
@@ -248,6 +251,8 @@ def _continued(
     like = stepper.begin(_initial(classes, "zeros", stepper, full))
     leaves = [jnp.asarray(x) for x in earlier.state]
     leaves = [x[None] for x in leaves] if len(stepper.seeds) == 1 else leaves
+    if [jnp.shape(x) for x in leaves] != [jnp.shape(x) for x in jax.tree.leaves(like)]:
+        raise ValueError("init must be a Trajectory of the same run, differs in optimizer.")
     return start, jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
@@ -256,7 +261,7 @@ def _record_at(record_at: Any, first: int, steps: int) -> list[int]:
     if record_at is None:
         chosen = np.append(0, np.round(np.geomspace(1, steps, 40)).astype(int))
     else:
-        chosen = np.asarray(record_at)
+        chosen = checks.reals("record_at", record_at)
         if chosen.ndim != 1 or not chosen.size or not np.issubdtype(chosen.dtype, np.integer):
             raise ValueError(
                 f"record_at must be a non-empty list of whole numbers, was {record_at!r}."
