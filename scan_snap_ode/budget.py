@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -111,9 +111,8 @@ class ErrorBudget:
         Raises:
             ValueError: for a level that is not in `runs`.
         """
-        for name in (above, below):
-            if name not in self.runs:
-                raise ValueError(f"level must be among {list(self.runs)}, was {name!r}.")
+        self._check_level(above)
+        self._check_level(below)
         ladder = LADDERS[type(self.source)]
         order = list(ladder)
         between = order[order.index(above) + 1 : order.index(below) + 1]
@@ -152,11 +151,16 @@ class ErrorBudget:
 
     def _of_seeds(self, level: str, what: str, values: Callable[[Trajectory], Any]) -> NDArray:
         """Computed once: a loss is a pass over all windows for each record."""
+        self._check_level(level)
         if (level, what) not in self._known:
             run = self.runs[level]
             host = np.asarray(values(run))
             self._known[level, what] = host if run.decoder.ndim == 4 else host[None]
         return self._known[level, what]
+
+    def _check_level(self, level: str) -> None:
+        if level not in self.runs:
+            raise ValueError(f"level must be among {list(self.runs)}, was {level!r}.")
 
     def to_xarray(self) -> xr.Dataset:
         """`attention`, `logits` and `share` by step and time; `entropy` and `loss` (means over
@@ -308,6 +312,12 @@ def error_budget(
         raise ValueError(f"rates must be two numbers for a budget, had the shape {rates.shape}.")
     ts = _check_steps(ts)
     levels = _check_levels(levels, list(LADDERS[type(source)]))
+    checks.integer("num_seeds", num_seeds, 1)
+    checks.within("momentum", momentum, 0, 1)
+    checks.positive("rtol", rtol, scalar=True)  # now, not after hours of SGD
+    checks.positive("atol", atol, scalar=True)
+    if on_level is not None and not callable(on_level):
+        raise ValueError(f"on_level must be a function or None, was {on_level!r}.")
     budget = ErrorBudget(source)
     options: dict[str, Any] = {"momentum": momentum, "record_at": ts, "progress": progress}
 
@@ -349,9 +359,9 @@ def error_budget(
 
 
 def _check_steps(ts: Any) -> NDArray[np.int64]:
-    steps = np.asarray(ts)
-    whole = steps.ndim == 1 and steps.size and np.issubdtype(steps.dtype, np.number)
-    if not whole or not np.isfinite(steps).all() or (steps != np.round(steps)).any():
+    steps = checks.reals("ts", ts)
+    whole = steps.ndim == 1 and steps.size and np.isfinite(steps).all()
+    if not whole or (steps != np.round(steps)).any():
         raise ValueError(f"ts must be a non-empty list of whole numbers of steps, was {ts!r}.")
     if steps[0] < 0 or (np.diff(steps) <= 0).any() or steps[-1] < 1:
         raise ValueError(
@@ -363,10 +373,11 @@ def _check_steps(ts: Any) -> NDArray[np.int64]:
 def _check_levels(levels: Sequence[str] | None, known: list[str]) -> list[str]:
     if levels is None:
         return known
-    asked = [levels] if isinstance(levels, str) else list(levels)
-    if len(set(asked)) < 2 or not set(asked) <= set(known):
+    asked = list(levels) if isinstance(levels, Iterable) else []
+    chosen = [level for level in known if level in asked]
+    if len(chosen) < 2 or not all(level in known for level in asked):
         raise ValueError(f"levels must be two or more of {known}, was {levels!r}.")
-    return [level for level in known if level in levels]
+    return chosen
 
 
 def _table(rows: Any, ts: NDArray) -> NDArray:

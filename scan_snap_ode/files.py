@@ -161,7 +161,9 @@ def _coordinates(run: Trajectory, observables: Sequence[str]) -> dict[str, Any]:
     return coordinates
 
 
-def save_trajectory(run: Trajectory, path: Path, observables: Sequence[str] = OBSERVABLES) -> Path:
+def save_trajectory(
+    run: Trajectory, path: str | Path, observables: Sequence[str] = OBSERVABLES
+) -> Path:
     """See `Trajectory.save`."""
     path = writable_file("path", path)
     dataset = to_dataset(run, observables)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import numbers
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -160,6 +161,7 @@ class Trajectory(eqx.Module):
         Raises:
             ValueError: when they hold other tokens than this run's classes.
         """
+        checks.kind("classes", classes, SequenceClasses)
         for what in ("query_tokens", "support_tokens", "next_tokens"):
             if not np.array_equal(getattr(classes, what), getattr(self.classes, what)):
                 raise ValueError(f"classes must have the {what} of this run, had others.")
@@ -175,6 +177,7 @@ class Trajectory(eqx.Module):
     ) -> tuple[Int[np.ndarray, "N L"], Float[Array, "*axes T N L"]]:
         """c_i of `classes` on their own padded supports (0 where padded), behind the column of
         each entry among this run's support tokens. Errors as in `attention_on`."""
+        checks.kind("classes", classes, SequenceClasses)
         rows = _locate("query", classes.query, self.query_tokens)
         present = classes.layout.mask
         ids = np.where(present, classes.ids, self.support_tokens[0])
@@ -193,6 +196,7 @@ class Trajectory(eqx.Module):
         """
         lead = self.decoder.ndim - 3
         index = index if isinstance(index, tuple) else (index,)
+        self._check_index(index)
         rates = self.rates
         rates_index = index[lead - len(rates.shape) :]
         return Trajectory(
@@ -207,6 +211,15 @@ class Trajectory(eqx.Module):
             batch_loss=None if self.batch_loss is None else self.batch_loss[index],
             about=self.about,
         )
+
+    def _check_index(self, index: tuple[Any, ...]) -> None:
+        """JAX would take the nearest run for a number out of range, and a time for a run."""
+        axes = self.decoder.shape[:-3]
+        wrong = len(index) > len(axes)
+        for i, size in zip(index, axes, strict=False):
+            wrong |= isinstance(i, numbers.Integral) and not -size <= i < size
+        if wrong:
+            raise ValueError(f"index must lie within the axes of the runs, {axes}, was {index}.")
 
     def followed_by(self, later: Trajectory) -> Trajectory:
         """This run and its continuation as one."""
@@ -256,7 +269,7 @@ class Trajectory(eqx.Module):
         """
         from scan_snap_ode import files
 
-        return files.save_trajectory(self, Path(path), observables)
+        return files.save_trajectory(self, path, observables)
 
     def plot(self) -> matplotlib.figure.Figure:
         """Entropy, loss and the final attention of a few classes."""

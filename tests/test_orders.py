@@ -42,12 +42,8 @@ def test_finite_windows_approach_the_classes_at_order_one():
     of_class = np.repeat(np.arange(2), 4096)
 
     def gradient(counts, of_class):
-        batch = Batch(
-            jnp.asarray(layout.columns)[of_class],
-            counts,
-            jnp.asarray(layout.query_row)[of_class],
-            jnp.asarray(of_class),
-        )
+        columns, query_row = layout.columns[of_class], layout.query_row[of_class]
+        batch = Batch(*map(jnp.asarray, (columns, counts, query_row, of_class)))
         return loss_and_gradient(state, batch, decoder)[1]
 
     def biases(num_context, seeds):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import sys
+from typing import Any
 
 import typer
 
 from scan_snap_ode.cli.classes import classes
-from scan_snap_ode.cli.common import command
+from scan_snap_ode.cli.common import command, say
 from scan_snap_ode.cli.compare import compare
 from scan_snap_ode.cli.solve import solve
 from scan_snap_ode.cli.train import train
@@ -45,9 +46,19 @@ for _command in (compare, solve, train, classes):
     app.command()(command(_command))
 
 
+# What Click, which Typer brings along, calls a UsageError.
+_UsageError: Any = typer.BadParameter.__base__
+
+
 def main() -> None:
     """Entry point of `scan-snap` and `python -m scan_snap_ode`."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a C locale must not stop at a Greek letter
             stream.reconfigure(encoding="utf-8", errors="replace")
-    app(prog_name="scan-snap")
+    try:
+        code = app(prog_name="scan-snap", standalone_mode=False)
+    except _UsageError as error:
+        code = error.exit_code
+        if error.format_message():  # none where the help was shown instead
+            say(f"error: {error.format_message()}")
+    sys.exit(code)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from scan_snap_ode import files
+from scan_snap_ode import checks, files
 from scan_snap_ode.cli import common as c
 from scan_snap_ode.streams.windows import ClassSummary
 
@@ -26,14 +27,20 @@ def classes(
 
       scan-snap classes my-notes.txt --queries the,of --classes 20
     """
+    checks.integer("--top", top, 1)
     windows = of_text.windows(text, run.seed)
     summary = windows.summary(top)
-    folder = c.output_folder("classes", run.out)
     typer.echo(windows)
     typer.echo("")
     typer.echo(_table(summary))
+    with c.output_folder("classes", run.out) as folder:
+        _write(summary, folder / "classes.csv")
+        c.written(folder)
+
+
+def _write(summary: list[ClassSummary], path: Path) -> None:
     with (
-        files.whole(folder / "classes.csv") as temporary,
+        files.whole(path) as temporary,
         temporary.open("w", newline="", encoding="utf-8") as file,
     ):
         writer = csv.DictWriter(file, list(summary[0]))
@@ -42,7 +49,6 @@ def classes(
             {k: " ".join(v) if isinstance(v, list) else v for k, v in row.items()}
             for row in summary
         )
-    c.written(folder)
 
 
 def _table(summary: list[ClassSummary]) -> str:
@@ -57,7 +63,7 @@ def _table(summary: list[ClassSummary]) -> str:
                 f"{s['support']:,}",
                 " ".join(s["common"]),
                 " ".join(s["distinct"]) or "–",
-            )  # fmt: skip
+            )
         )
     widths = [max(len(row[k]) for row in rows) for k in range(6)]
     numeric = {2, 3, 4}

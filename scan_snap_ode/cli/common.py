@@ -5,15 +5,18 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import numpy as np
 import typer
+from jax.errors import JaxRuntimeError
 
 import scan_snap_ode as sso
 from scan_snap_ode import checks, files
@@ -103,6 +106,14 @@ class TextOptions:
     ] = True
     max_windows: Annotated[int | None, _option(_TEXT, "Draw at most this many windows.")] = None
 
+    def __post_init__(self) -> None:
+        if self.context_length is not None:
+            checks.integer("--context-length", self.context_length, 2)
+        checks.integer("--vocab-size", self.vocab_size, 2)
+        checks.integer("--classes", self.classes, 1)
+        if self.max_windows is not None:
+            checks.integer("--max-windows", self.max_windows, 1)
+
     def windows(self, text: str, seed: int) -> Windows:
         """The windows of a text, by its name or path."""
         automatic = self.tokenizer is Tokenizer.auto
@@ -138,6 +149,10 @@ class RateOptions:
         float, _option(_MODEL, "Learning rate η_Z of the attention, per step.")
     ] = 0.5
 
+    def __post_init__(self) -> None:
+        checks.positive("--decoder", self.decoder)
+        checks.positive("--attention", self.attention)
+
     @property
     def rates(self) -> sso.LearningRates:
         """As the library takes them."""
@@ -153,6 +168,12 @@ class TrainingOptions:
     momentum: Annotated[float, _option(_MODEL, "Heavy-ball momentum, from 0 to below 1.")] = 0.0
     seeds: Annotated[int, _option(_MODEL, "Number of runs, with seeds SEED, SEED+1, …")] = 5
 
+    def __post_init__(self) -> None:
+        checks.integer("--steps", self.steps, 1)
+        checks.integer("--batch-size", self.batch_size, 1)
+        checks.within("--momentum", self.momentum, 0, 1)
+        checks.integer("--seeds", self.seeds, 1)
+
 
 @dataclass(frozen=True)
 class RunOptions:
@@ -164,6 +185,9 @@ class RunOptions:
     ] = None
     precision: Annotated[Precision, _option(_OUTPUT, "Floating-point type.")] = Precision.double
 
+    def __post_init__(self) -> None:
+        checks.seed("--seed", self.seed)
+
     def begin(self) -> None:
         """Choose the floating-point type, before anything is computed."""
         if self.precision is Precision.double:
@@ -174,7 +198,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     """A function whose parameters may be groups of options, as one that Typer understands.
 
     Bad input ends in one line and exit code 2, a failed computation in one line and 1, ctrl-C
-    in 130.
+    in 130. Groups check themselves when they are built, before any work begins.
     """
     hints = get_type_hints(function, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
@@ -187,18 +211,22 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def reported(**given: Any) -> None:
-        built = {
-            name: kind(**{f.name: given.pop(f.name) for f in fields(kind)})
-            for name, kind in groups.items()
-        }
         try:
+            built = {
+                name: kind(**{f.name: given.pop(f.name) for f in fields(kind)})
+                for name, kind in groups.items()
+            }
             function(**given, **built)
         except ValueError as error:
-            _stop(2, f"error: {error}")
-        except (sso.SolveError, OSError, MemoryError) as error:
-            _stop(1, f"failed: {error or type(error).__name__}")
+            code, text = 2, f"error: {error}"
+        except (sso.SolveError, JaxRuntimeError, OSError, MemoryError) as error:
+            code, text = 1, f"failed: {error or type(error).__name__}"
         except KeyboardInterrupt:
-            _stop(130, "interrupted")
+            code, text = 130, "interrupted"
+        else:
+            return
+        say(text)
+        raise typer.Exit(code)
 
     reported.__annotations__ = {p.name: p.annotation for p in parameters}
     reported.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
@@ -215,9 +243,9 @@ def _parameters_of(group: Any) -> list[inspect.Parameter]:
     ]
 
 
-def _stop(code: int, text: str) -> NoReturn:
+def say(text: str) -> None:
+    """One line on standard error."""
     typer.echo(f"scan-snap: {' '.join(text.split())}", err=True)
-    raise typer.Exit(code)
 
 
 def _choice(text: str) -> int | list[str]:
@@ -228,17 +256,29 @@ def _choice(text: str) -> int | list[str]:
     return [w for w in words if w]
 
 
-def output_folder(command: str, out: Path | None) -> Path:
-    """The folder to write to, made where it is missing: `out`, or the next free one."""
-    if out is not None:
-        return files.writable_folder("--out", out)
-    parent = files.writable_folder("--out", Path("scan-snap-out"))
+@contextmanager
+def output_folder(command: str, out: Path | None) -> Iterator[Path]:
+    """The folder to write to, `out` or the next free one; made where it is missing, and removed
+    again where nothing came to be written."""
+    wanted = Path("scan-snap-out") if out is None else out
+    missing = [path for path in (wanted, *wanted.parents) if not os.path.exists(path)]
+    try:
+        folder = files.writable_folder("--out", wanted)
+        if out is None:
+            folder = _next_free(folder, command)
+            missing.insert(0, folder)
+        yield folder
+    finally:
+        with suppress(OSError):  # not empty
+            for path in missing:
+                path.rmdir()
+
+
+def _next_free(parent: Path, command: str) -> Path:
     for n in itertools.count(1):
-        try:
+        with suppress(FileExistsError):
             (folder := parent / f"{command}-{n}").mkdir()
-        except FileExistsError:
-            continue
-        return folder
+            return folder
     raise AssertionError("unreachable")
 
 
@@ -255,7 +295,6 @@ def note(text: str) -> None:
 
 def record_times(steps: int, count: int = 40) -> list[int]:
     """0 and about `count` whole numbers of steps, evenly on a log axis up to `steps`."""
-    checks.integer("--steps", steps, 1)
     return [0, *np.unique(np.round(np.geomspace(1, steps, count)).astype(int)).tolist()]
 
 

@@ -32,30 +32,29 @@ def compare(
       scan-snap compare wikitext-2 --split valid --folder data
     """
     run.begin()
-    ts, learning_rates = c.record_times(training.steps), rates.rates
     windows = of_text.windows(text, run.seed)
     c.note(f"{windows}\n")
-    folder = c.output_folder("compare", run.out)
     setting = c.setting(of_text, rates, training, run, command="compare", text=text)
-    try:
-        budget = sso.error_budget(
-            windows,
-            learning_rates,
-            ts,
-            num_seeds=training.seeds,
-            seed=run.seed,
-            batch_size=training.batch_size,
-            momentum=training.momentum,
-            progress=c.in_terminal(),
-            on_level=lambda level, _: c.note(f"{level}: done"),
-        )
-    except sso.Interrupted as stopped:
-        _write(stopped.partial, windows, folder, setting)
+    with c.output_folder("compare", run.out) as folder:
+        try:
+            budget = sso.error_budget(
+                windows,
+                rates.rates,
+                c.record_times(training.steps),
+                num_seeds=training.seeds,
+                seed=run.seed,
+                batch_size=training.batch_size,
+                momentum=training.momentum,
+                progress=c.in_terminal(),
+                on_level=lambda level, _: c.note(f"{level}: done"),
+            )
+        except sso.Interrupted as stopped:
+            _write(stopped.partial, windows, folder, setting)
+            c.written(folder)
+            raise
+        _write(budget, windows, folder, setting)
+        typer.echo(budget)
         c.written(folder)
-        raise
-    typer.echo(budget)
-    _write(budget, windows, folder, setting)
-    c.written(folder)
 
 
 def _write(budget: sso.ErrorBudget, windows: Windows, folder: Path, setting: dict) -> None:

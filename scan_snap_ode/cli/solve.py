@@ -53,9 +53,10 @@ def solve(
 
       scan-snap solve my-notes.txt --flow window --until 1e4
     """
+    checks.positive("--until", until)
+    checks.integer("--records", records, 2)
+    checks.positive("--rtol", rtol)
     run.begin()
-    learning_rates = rates.rates
-    ts = _times(until, records)
     problem = of_text.source(source, run.seed)
     classes = problem.classes() if isinstance(problem, Windows) else problem
     if flow is FlowName.window:
@@ -63,16 +64,10 @@ def solve(
             raise ValueError(f"--flow window needs a text, {source} is synthetic.")
         classes = problem.as_classes()
     c.note(f"{classes}\n")
-    folder = c.output_folder("solve", run.out)
-    trajectory = sso.integrate(
-        sso.JointFlow(classes), learning_rates, ts, rtol=rtol, progress=c.in_terminal()
-    )
+    ts = np.append(0, np.geomspace(min(1, until / 10), until, records - 1))
     facts = {"command": "solve", "source": source, "flow": str(flow), "until": until, "rtol": rtol}
-    c.write_trajectory(trajectory, folder, c.setting(of_text, rates, run, **facts))
-
-
-def _times(until: float, records: int) -> np.ndarray:
-    if not (np.isfinite(until) and until > 0):
-        raise ValueError(f"--until must be positive and finite, was {until}.")
-    checks.integer("--records", records, 2)
-    return np.append(0, np.geomspace(min(1, until / 10), until, records - 1))
+    with c.output_folder("solve", run.out) as folder:
+        trajectory = sso.integrate(
+            sso.JointFlow(classes), rates.rates, ts, rtol=rtol, progress=c.in_terminal()
+        )
+        c.write_trajectory(trajectory, folder, c.setting(of_text, rates, run, **facts))

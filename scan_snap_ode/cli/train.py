@@ -49,40 +49,38 @@ def train(
     Writes trajectory.nc (also while it runs: a killed call goes on with --resume, to the same
     numbers), trajectory.png and summary.json. For example:
 
-      scan-snap train syn-small --decoder 1 --attention 1 --batch-size 128 --momentum 0.9 --steps 100
+      scan-snap train syn-small --batch-size 128 --momentum 0.9 --steps 100
 
       scan-snap train my-notes.txt --steps 100000 --out long-run
 
       scan-snap train my-notes.txt --steps 100000 --out long-run --resume
     """
-    run.begin()
-    ts, learning_rates = c.record_times(training.steps), rates.rates
     if resume and run.out is None:
         raise ValueError("--resume needs --out, the folder of the run to go on with.")
+    run.begin()
     problem = of_text.source(source, run.seed)
     c.note(f"{problem}\n")
-    folder = c.output_folder("train", run.out)
-    file = folder / "trajectory.nc"
-    start = sso.load(file) if resume else str(init)
-    try:
-        trajectory = sso.train(
-            problem,
-            learning_rates,
-            training.steps,
-            batch_size=training.batch_size,
-            context_length=None if isinstance(problem, Windows) else of_text.context_length,
-            momentum=training.momentum,
-            optimizer=str(optimizer),
-            init=start,
-            num_seeds=training.seeds,
-            seed=run.seed,
-            record_at=ts,
-            progress=c.in_terminal(),
-            checkpoint=file,
-        )
-    except sso.Interrupted:
-        c.written(folder)
-        typer.echo("To go on, repeat the command with --resume and this --out.", err=True)
-        raise
     facts = {"command": "train", "source": source, "optimizer": str(optimizer), "init": str(init)}
-    c.write_trajectory(trajectory, folder, c.setting(of_text, rates, training, run, **facts))
+    with c.output_folder("train", run.out) as folder:
+        file = folder / "trajectory.nc"
+        try:
+            trajectory = sso.train(
+                problem,
+                rates.rates,
+                training.steps,
+                batch_size=training.batch_size,
+                context_length=None if isinstance(problem, Windows) else of_text.context_length,
+                momentum=training.momentum,
+                optimizer=str(optimizer),
+                init=sso.load(file) if resume else str(init),
+                num_seeds=training.seeds,
+                seed=run.seed,
+                record_at=c.record_times(training.steps),
+                progress=c.in_terminal(),
+                checkpoint=file,
+            )
+        except sso.Interrupted:
+            c.written(folder)
+            typer.echo("To go on, repeat the command with --resume and this --out.", err=True)
+            raise
+        c.write_trajectory(trajectory, folder, c.setting(of_text, rates, training, run, **facts))

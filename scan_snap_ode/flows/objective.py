@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from scan_snap_ode import checks
 from scan_snap_ode.problem.classes import Layout, SequenceClasses
@@ -62,6 +62,13 @@ class PaddedObjective(eqx.Module):
     """Works on the (N, L) padded supports, in chunks of classes: memory does not grow with N·M."""
 
     classes: SequenceClasses
+    columns: Int[Array, "N L"]  # leaves, not constants: a compiled program would hold a copy
+    query_row: Int[Array, " N"]
+
+    def __init__(self, classes: SequenceClasses):
+        self.classes = classes
+        self.columns = jnp.asarray(classes.layout.columns)
+        self.query_row = jnp.asarray(classes.layout.query_row)
 
     def value(self, Y: Float[Array, "S D"], Z: Float[Array, "Q S"]) -> Float[Array, ""]:
         return self.value_and_gradient(Y, Z)[0]
@@ -72,17 +79,17 @@ class PaddedObjective(eqx.Module):
         layout, decoder = self.classes.layout, self.classes.layout.decoder_of_width(Y.shape[1])
         multiplicity = jnp.asarray(decoder.multiplicity, Y.dtype)
         rows = (
-            jnp.asarray(layout.columns),
+            self.columns,
             self.classes.support_probs.astype(Y.dtype),
             self.classes.weights.astype(Y.dtype),
-            jnp.asarray(layout.query_row),
+            self.query_row,
             jnp.asarray(decoder.target),
         )
 
         def chunk(carry, rows):
             J, dY, dZ = carry
             columns, probs, weights, query_row, target = rows
-            f = attention.direction(probs, Z[query_row[:, None], columns])
+            f = attention.direction(probs, attention.logits_at(Z, query_row, columns))
             scores, pull = jax.vjp(lambda f, Y: attention.decode(f, columns, Y), f, Y)
             log_likelihood, residual = attention.log_likelihood_and_residual(
                 scores, multiplicity, target
@@ -90,7 +97,9 @@ class PaddedObjective(eqx.Module):
             residual = weights[:, None] * residual
             g, pulled = pull(residual)  # Y (e_n − α) and Σ f (e_n − α)ᵀ
             along = jnp.sum(scores * residual, axis=1, keepdims=True)  # f·g
-            dZ = dZ.at[query_row[:, None], columns].add(f * (g - f * along))
+            dZ = dZ.at[query_row[:, None], columns].add(
+                f * (g - f * along), mode="promise_in_bounds"
+            )
             return (J + weights @ log_likelihood, dY + pulled, dZ), None
 
         carry = jnp.zeros((), Y.dtype), jnp.zeros_like(Y), jnp.zeros_like(Z)

@@ -221,6 +221,8 @@ class SequenceClasses(eqx.Module):
         words = None if words is None else _as_words(words, vocab_size)
         checks.kind("origin", origin, str)
         checks.kind("pooled", pooled, SequenceClasses, type(None))
+        if pooled is not None and pooled.pooled is not None:
+            raise ValueError("pooled must be classes without any pooled of their own, had some.")
         object.__setattr__(
             self, "layout", Layout(ids, query, next_token, vocab_size, words, origin)
         )

@@ -34,6 +34,13 @@ def direction(probs: Float[Array, "*axes L"], logits: Float[Array, "*axes L"]) -
     return scores / jnp.linalg.norm(scores, axis=-1, keepdims=True)
 
 
+def logits_at(
+    Z: Float[Array, "Q S"], query_row: Int[Array, " N"], columns: Int[Array, "N L"]
+) -> Float[Array, "N L"]:
+    """Each row's attention logits at the tokens it holds."""
+    return Z.at[query_row[:, None], columns].get(mode="promise_in_bounds")
+
+
 def decode(
     f: Float[Array, "N L"], columns: Int[Array, "N L"], Y: Float[Array, "S D"]
 ) -> Float[Array, "N D"]:
@@ -43,8 +50,9 @@ def decode(
     """
     if Y.shape[0] <= 8 * f.shape[1]:
         rows = np.arange(f.shape[0])[:, None]
-        return jnp.zeros((f.shape[0], Y.shape[0]), f.dtype).at[rows, columns].add(f) @ Y
-    return jnp.einsum("nl,nld->nd", f, Y[columns])
+        F = jnp.zeros((f.shape[0], Y.shape[0]), f.dtype)
+        return F.at[rows, columns].add(f, mode="promise_in_bounds") @ Y
+    return jnp.einsum("nl,nld->nd", f, Y.at[columns].get(mode="promise_in_bounds"))
 
 
 def log_likelihood_and_residual(

@@ -23,6 +23,8 @@ from scan_snap_ode.training.pairwise import Batch, loss_and_gradient
 
 # Widest support whose counts are taken by comparing every random word with every threshold.
 _COMPARE_ALL = 256
+# FixedBatches names every token.
+_LARGEST_VOCABULARY = 10_000_000
 
 
 @runtime_checkable
@@ -59,10 +61,23 @@ class WholeSource(eqx.Module):
 
 class _Sampled(eqx.Module):
     classes: SequenceClasses
+    columns: Int[Array, "N L"]  # leaves, not constants: a compiled program would hold a copy
+    query_row: Int[Array, " N"]
+    batch_size: int = eqx.field(static=True)
+
+    def __init__(self, classes: SequenceClasses, batch_size: int):
+        self.classes, self.batch_size = classes, batch_size
+        self.columns = jnp.asarray(classes.layout.columns)
+        self.query_row = jnp.asarray(classes.layout.query_row)
 
     def loss_and_gradient(self, state: State, batch: Batch) -> tuple[Float[Array, ""], State]:
         decoder = self.classes.layout.decoder_of_width(state[0].shape[1])
         return loss_and_gradient(state, batch, decoder)
+
+    def rows(self, rows: Int[Array, " B"]) -> Batch:
+        """Classes taken as windows."""
+        counts = self.classes.support_probs[rows]
+        return Batch(self.columns[rows], counts, self.query_row[rows], rows)
 
 
 class FreshWindows(_Sampled):
@@ -75,30 +90,24 @@ class FreshWindows(_Sampled):
     thresholds: Array  # (L, N) uint32: how many of the 2³² words fall on a token or one before it
     is_end: Array  # (L, N) bool: no word is left for a later token
     class_thresholds: Array  # (N,) uint32: the same for the weights
-    batch_size: int = eqx.field(static=True)
     num_context: int = eqx.field(static=True)
 
     def __init__(self, classes: SequenceClasses, batch_size: int, num_context: int):
-        self.classes = classes
+        super().__init__(classes, batch_size)
         mask = classes.layout.mask
         self.thresholds = _thresholds(np.where(mask, classes.support_probs, 0)).T
         self.class_thresholds = _thresholds(np.asarray(classes.weights))
         width = mask.shape[1]
         end = width - 1 - np.argmax(mask[:, ::-1], axis=1)
         self.is_end = jnp.asarray(np.arange(width)[:, None] >= end[None, :])
-        self.batch_size, self.num_context = batch_size, num_context
+        self.num_context = num_context
 
     def draw(self, key: Array, step: Int[Array, ""]) -> Batch:
-        layout = self.classes.layout
         key_class, key_tokens = jax.random.split(key)
         words = jax.random.bits(key_class, (self.batch_size,), jnp.uint32)
         of_class = jnp.searchsorted(self.class_thresholds[:-1], words, side="right")
-        return Batch(
-            jnp.asarray(layout.columns)[of_class],
-            self._counts(key_tokens, of_class),
-            jnp.asarray(layout.query_row)[of_class],
-            of_class,
-        )
+        counts = self._counts(key_tokens, of_class)
+        return Batch(self.columns[of_class], counts, self.query_row[of_class], of_class)
 
     def _counts(self, key: Array, of_class: Int[Array, " B"]) -> Float[Array, "B L"]:
         """How many of each window's draws fall on each token of its class's support."""
@@ -140,30 +149,16 @@ def _count_below(words: Array, thresholds: Array) -> Int[Array, "L B"]:
 class DrawnWindows(_Sampled):
     """Observed windows, one a class, drawn with replacement."""
 
-    batch_size: int = eqx.field(static=True)
-
     def draw(self, key: Array, step: Int[Array, ""]) -> Batch:
         rows = jax.random.randint(key, (self.batch_size,), 0, self.classes.num_classes, jnp.int32)
-        return _take(self.classes, rows)
+        return self.rows(rows)
 
 
 class RecordedWindows(_Sampled):
     """The batches of `FixedBatches` in their order, one window a class."""
 
-    batch_size: int = eqx.field(static=True)
-
     def draw(self, key: Array, step: Int[Array, ""]) -> Batch:
-        return _take(self.classes, step * self.batch_size + jnp.arange(self.batch_size, dtype=step.dtype))
-
-
-def _take(classes: SequenceClasses, rows: Int[Array, " B"]) -> Batch:
-    layout = classes.layout
-    return Batch(
-        jnp.asarray(layout.columns)[rows],
-        classes.support_probs[rows],
-        jnp.asarray(layout.query_row)[rows],
-        rows,
-    )
+        return self.rows(step * self.batch_size + jnp.arange(self.batch_size, dtype=step.dtype))
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)
@@ -184,11 +179,9 @@ class FixedBatches:
     batch_size: int
 
     def __init__(self, tokens: Any, next_token: Any, vocab_size: int | None = None):
-        tokens, next_token = np.asarray(tokens), np.asarray(next_token)
-        for name, array in (("tokens", tokens), ("next_token", next_token)):
-            if not np.issubdtype(array.dtype, np.integer):
-                raise ValueError(f"{name} must be integer token ids, was of type {array.dtype}.")
-        if tokens.ndim != 3 or tokens.shape[2] < 2 or 0 in tokens.shape:
+        tokens = checks.token_ids("tokens", tokens, 3)
+        next_token = checks.token_ids("next_token", next_token, 2)
+        if tokens.shape[2] < 2 or 0 in tokens.shape:
             raise ValueError(
                 f"tokens must have shape (steps, B, T) with T of at least 2, was {tokens.shape}."
             )
@@ -196,21 +189,22 @@ class FixedBatches:
             raise ValueError(
                 f"next_token must have shape {tokens.shape[:2]}, was {next_token.shape}."
             )
-        largest = int(max(tokens.max(), next_token.max()))
-        size = largest + 1 if vocab_size is None else checks.integer("vocab_size", vocab_size, 2)
+        if vocab_size is None:
+            vocab_size = int(max(tokens.max(), next_token.max())) + 1
+        size = checks.integer("vocab_size", vocab_size, 2, at_most=_LARGEST_VOCABULARY)
         for name, array in (("tokens", tokens), ("next_token", next_token)):
             if array.min() < 0 or array.max() >= size:
                 bad = array.min() if array.min() < 0 else array.max()
                 raise ValueError(f"{name} must lie in [0, {size}), held {bad}.")
         length = tokens.shape[2]
-        flat = tokens.reshape(-1).astype(np.int32)
+        flat = tokens.reshape(-1)
         starts = np.arange(0, flat.size, length)
         held, counts = count_windows(flat, starts, length - 1)
         windows = Windows(
             held,
             counts,
             flat[length - 1 :: length],
-            next_token.reshape(-1).astype(np.int32),
+            next_token.reshape(-1),
             tuple(map(str, range(size))),
             length,
             "fixed batches",

@@ -31,7 +31,8 @@ def batch_loss(
     Written without the gradient formulas of the flows, and differentiated by JAX: the two check
     each other.
     """
-    f = attention.direction(batch.counts, Z[batch.query_row[:, None], batch.columns])
+    logits = attention.logits_at(Z, batch.query_row, batch.columns)
+    f = attention.direction(batch.counts, logits)
     scores = attention.decode(f, batch.columns, Y)
     target = jnp.asarray(decoder.target)[batch.of_class]
     log_likelihood, _ = attention.log_likelihood_and_residual(

@@ -244,8 +244,10 @@ def _continued(
     if differs:
         raise ValueError(f"init must be a Trajectory of the same run, differs in {differs[0]}.")
     start = int(np.max(np.asarray(earlier.stats["updates"])))
-    if steps <= start:
-        raise ValueError(f"steps must exceed the {start} updates that init has had, was {steps}.")
+    if steps < start:
+        raise ValueError(
+            f"steps must be at least the {start} updates that init has had, was {steps}."
+        )
     width = earlier.decoder.shape[-1]
     full = width != len(classes.layout.decoder.tokens)
     like = stepper.begin(_initial(classes, "zeros", stepper, full))
