@@ -66,12 +66,14 @@ class ErrorBudget:
 
     Attributes:
         source: what was learned.
+        momentum: of SGD and gradient descent; the flows replace it by rates η/(1 − μ).
         runs: the Trajectory of each level, from training itself down to the theory.
         seconds: wall time of each level, compilation included.
         unfinished: the Trajectory that ctrl-C ended, if one did.
     """
 
     source: SequenceClasses | Windows
+    momentum: float = 0.0
     runs: dict[str, Trajectory] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     unfinished: Trajectory | None = None
@@ -100,9 +102,9 @@ class ErrorBudget:
 
     @property
     def shares(self) -> NDArray[np.float64]:
-        """(number of steps, T) each step's part of the sum of all steps' `logits`."""
+        """(number of steps, T) each step's part of the sum of all steps' `logits`, where known."""
         parts = np.array([step.logits for step in self.steps])
-        total = parts.sum(axis=0)
+        total = np.nansum(parts, axis=0)
         return parts / np.where(total == 0, 1, total)
 
     def distance(self, above: str, below: str) -> Step:
@@ -121,6 +123,8 @@ class ErrorBudget:
         )
         logits = measures.relative_distance(self.logits(below).mean(0), self.logits(above).mean(0))
         assumes = ", ".join(ladder[name] for name in between)
+        if self.momentum and above in (SGD, DESCENT) and below in (WINDOW_FLOW, CLASS_FLOW):
+            assumes += ", momentum as larger rates"
         return Step(above, below, assumes, np.asarray(attention), np.asarray(logits))
 
     def spread(self, level: str) -> NDArray[np.float64]:
@@ -131,6 +135,11 @@ class ErrorBudget:
             return np.full(len(self.ts), np.nan)
         distance = np.asarray(measures.relative_distance(Z, np.broadcast_to(Z.mean(0), Z.shape)))
         return np.sqrt(np.sum(distance**2, axis=0) / (len(Z) - 1))
+
+    def standard_error(self, level: str) -> NDArray[np.float64]:
+        """(T,) of Z's mean over the level's seeds, like `spread`: a distance to this level that is
+        no larger may be nothing but the averaging of so few seeds."""
+        return self.spread(level) / np.sqrt(len(self.logits(level)))
 
     def logits(self, level: str) -> NDArray[np.floating]:
         """(seeds, T, Q, S) Z of a level; one seed where the level has none."""
@@ -163,28 +172,61 @@ class ErrorBudget:
             raise ValueError(f"level must be among {list(self.runs)}, was {level!r}.")
 
     def to_xarray(self) -> xr.Dataset:
-        """`attention`, `logits` and `share` by step and time; `entropy` and `loss` (means over
-        seeds) and `spread` by level and time."""
+        """Distances and shares by step and time; entropy, loss, spread by level and time; and the
+        final attention of every class. SGD is the mean over its seeds."""
         import xarray as xr
 
         steps, levels = self.steps, list(self.runs)
         by_step, by_level = ("step", "time"), ("level", "time")
+        means = {
+            what: [getattr(self, what)(v).mean(0) for v in levels] for what in ("entropy", "loss")
+        }
+        columns = self.runs[levels[0]].padded_attention(self.classes)[0]
+        ends = [
+            self.classes.dense(self.attention(v)[:, -1].mean(0), columns, len(self._tokens))
+            for v in levels
+        ]
         return xr.Dataset(
             {
-                "attention": (by_step, _table([s.attention for s in steps], self.ts)),
-                "logits": (by_step, _table([s.logits for s in steps], self.ts)),
-                "share": (by_step, _table(self.shares, self.ts)),
-                "entropy": (by_level, np.array([self.entropy(v).mean(0) for v in levels]), _NATS),
-                "loss": (by_level, np.array([self.loss(v).mean(0) for v in levels]), _NATS),
-                "spread": (by_level, np.array([self.spread(v) for v in levels])),
+                "attention_distance": (
+                    by_step,
+                    _table([s.attention for s in steps], self.ts),
+                    {"units": "1", "long_name": "mean total variation of c, classes by weight"},
+                ),
+                "logits_distance": (
+                    by_step,
+                    _table([s.logits for s in steps], self.ts),
+                    {"units": "1", "long_name": "L2 distance of Z relative to the level above"},
+                ),
+                "share": (
+                    by_step,
+                    _table(self.shares, self.ts),
+                    {"units": "1", "long_name": "part of the sum of the steps' logits_distance"},
+                ),
+                "entropy": (by_level, np.array(means["entropy"]), {"units": "nats"}),
+                "loss": (by_level, np.array(means["loss"]), {"units": "nats"}),
+                "spread": (
+                    by_level,
+                    np.array([self.spread(v) for v in levels]),
+                    {"units": "1", "long_name": "standard deviation of Z over seeds, relative L2"},
+                ),
+                "final_attention": (("level", "class", "token"), np.array(ends), {"units": "1"}),
             },
             {
                 "time": ("time", self.ts, {"units": "steps"}),
                 "level": levels,
                 "step": [f"{s.above} → {s.below}" for s in steps],
                 "assumes": ("step", [s.assumes for s in steps]),
+                "token": self._tokens,
+                "token_word": ("token", [self.classes.name(t) for t in self._tokens]),
+                "class_query": ("class", [self.classes.name(t) for t in self.classes.query]),
+                "class_next": ("class", [self.classes.name(t) for t in self.classes.next_token]),
             },
         )
+
+    @property
+    def _tokens(self) -> NDArray[np.int32]:
+        return self.classes.support_tokens
 
     def summary(self) -> dict[str, Any]:
         """The budget at its last time, as plain data."""
@@ -208,6 +250,7 @@ class ErrorBudget:
                     "loss_nats": float(self.loss(level)[:, -1].mean()),
                     "seeds": len(self.logits(level)),
                     "spread": float(self.spread(level)[-1]),
+                    "standard_error": float(self.standard_error(level)[-1]),
                     "failed": int(np.count_nonzero(np.asarray(run.status))),
                     "seconds": self.seconds.get(level),
                 }
@@ -252,16 +295,17 @@ class ErrorBudget:
             left = "  ".join(cell.ljust(w) for cell, w in zip(row[:2], widths[:2], strict=True))
             right = "  ".join(cell.rjust(w) for cell, w in zip(row[2:], widths[2:], strict=True))
             lines.append(f"  {left}  {right}".rstrip())
-        lines.append("  attention: mean total variation of c; logits: relative L2 distance of Z")
+        lines.append(
+            "  attention: mean total variation of c, 0 to 1; logits Z: L2 distance relative to the "
+            "level\n  on the left; share: of the sum of these"
+        )
         if SGD in self.runs and len(self.logits(SGD)) > 1:
             count, spread = len(self.logits(SGD)), self.spread(SGD)[-1]
             lines.append(
-                f"  SGD is the mean of {count} seeds; Z of a single run strays {spread:.1%} from it"
+                f"  SGD is the mean of {count} seeds: Z of one run strays {spread:.1%} from it, "
+                f"the\n  mean's standard error is {self.standard_error(SGD)[-1]:.1%}"
             )
         return "\n".join(lines)
-
-
-_NATS = {"units": "nats"}
 
 
 def error_budget(
@@ -318,7 +362,7 @@ def error_budget(
     checks.positive("atol", atol, scalar=True)
     if on_level is not None and not callable(on_level):
         raise ValueError(f"on_level must be a function or None, was {on_level!r}.")
-    budget = ErrorBudget(source)
+    budget = ErrorBudget(source, momentum)
     options: dict[str, Any] = {"momentum": momentum, "record_at": ts, "progress": progress}
 
     def run(level: str) -> Trajectory:

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 from numpy.typing import NDArray
 
 # JAX counts steps, windows and tokens in 32-bit integers.
@@ -18,7 +19,7 @@ LARGEST = 2**31 - 1
 
 def is_concrete(*trees: Any) -> bool:
     """True when no leaf is a tracer, so that values may be looked at."""
-    return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(trees))
+    return not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(trees))
 
 
 def kind(name: str, value: Any, *kinds: type) -> None:

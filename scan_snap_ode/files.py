@@ -187,7 +187,7 @@ def save_budget(budget: ErrorBudget, path: Path) -> Path:
         dataset = budget.to_xarray() if budget.runs else xr.Dataset()
         dataset.to_netcdf(temporary, engine="h5netcdf")
         for name, run in runs.items():
-            observables = ("attention", "entropy") if len(run.ts) else ()
+            observables = ("entropy",) if len(run.ts) else ()
             _append(temporary, name.replace(" ", "_"), to_dataset(run, observables))
     return path
 
@@ -332,7 +332,7 @@ def _read_leaf(variable: xr.DataArray) -> Any:
 
 def _array(variable: xr.DataArray) -> Any:
     host = variable.values
-    keeps_type = jnp.result_type(host.dtype) == host.dtype
+    keeps_type = jax.dtypes.canonicalize_dtype(host.dtype) == host.dtype
     return jnp.asarray(host) if keeps_type else host
 
 

@@ -72,7 +72,7 @@ def integrate(
     checks.kind("solver", solver, diffrax.AbstractAdaptiveSolver, type(None))
     checks.positive("rtol", rtol, scalar=True)
     checks.positive("atol", atol, scalar=True)
-    checks.integer("max_steps", max_steps, 1)
+    max_steps = checks.integer("max_steps", max_steps, 1)
     earlier = init if isinstance(init, Trajectory) else None
     dtype = flow.classes.support_probs.dtype
     rates = jax.tree.map(lambda x: x.astype(dtype), rates)
@@ -121,9 +121,7 @@ def _solve(flow, rates, ts, t0, y0, solver, tolerances, max_steps, adjoint, prog
             solver,
             t0,
             ts[-1],
-            # |∂J| ≤ √2 in these coordinates, so this first step is small on any classes; diffrax's
-            # own choice would compile the flow twice more.
-            jnp.minimum(0.01 / jnp.maximum(rates.decoder, rates.attention), ts[-1] - t0),
+            _first_step(t0, ts[-1], rates),
             flat,
             args=rates,
             saveat=diffrax.SaveAt(
@@ -162,6 +160,13 @@ def _solve(flow, rates, ts, t0, y0, solver, tolerances, max_steps, adjoint, prog
     for _ in rates.shape:
         one = jax.vmap(one)
     return one(rates, y0)
+
+
+def _first_step(t0: Any, t1: Any, rates: LearningRates) -> Any:
+    """A small part of the time scale of the rates, or of the time passed where that is longer; the
+    error control does the rest. diffrax's own choice would compile the flow twice more."""
+    step = jnp.maximum(0.01 / jnp.maximum(rates.decoder, rates.attention), 1e-3 * t0)
+    return jnp.minimum(step, t1 - t0)
 
 
 def _start(flow: Flow, init: Any, batch: tuple[int, ...], dtype: Any) -> Any:

@@ -15,7 +15,7 @@ class LearningRates(eqx.Module):
     """The two learning rates of the model, per step of SGD on the mean loss of a batch.
 
     The unit of time everywhere is one such step: SGD with rates (η_Y, η_Z) follows the gradient
-    flow with the same rates, and t counts steps (paper, Section 3.1).
+    flow with the same rates, and t counts steps (paper, Lemmas 1 and 2).
 
     Args:
         decoder: η_Y > 0; an array adds leading axes to every result.
@@ -47,7 +47,7 @@ class LearningRates(eqx.Module):
 
     @property
     def ratio(self) -> Float[Array, "*batch"]:
-        """η_Y / η_Z, all that the shape of a trajectory depends on."""
+        """η_Y / η_Z, all that the shape of a flow's trajectory depends on."""
         return self.decoder / self.attention
 
     @property

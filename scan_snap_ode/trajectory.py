@@ -217,7 +217,7 @@ class Trajectory(eqx.Module):
         axes = self.decoder.shape[:-3]
         wrong = len(index) > len(axes)
         for i, size in zip(index, axes, strict=False):
-            wrong |= isinstance(i, numbers.Integral) and not -size <= i < size
+            wrong |= isinstance(i, numbers.Integral) and not -size <= int(i) < size
         if wrong:
             raise ValueError(f"index must lie within the axes of the runs, {axes}, was {index}.")
 
@@ -313,7 +313,7 @@ _entropy = jax.jit(attention.entropy)
 
 @eqx.filter_jit
 def _losses(objective: Objective, Y: Any, Z: Any) -> Float[Array, " T"]:
-    return -lax.map(lambda state: objective.value(*state), (Y, Z))
+    return lax.map(lambda state: 0 - objective.value(*state), (Y, Z))  # 0, not -0, at the end
 
 
 def _locate(what: str, tokens: np.ndarray, among: np.ndarray) -> np.ndarray:
@@ -337,7 +337,9 @@ def _span(value: Any) -> str:
 
 
 def _time_span(ts: Any) -> str:
-    return f", {float(ts[0]):g} to {float(ts[-1]):g} steps" if checks.is_concrete(ts) else ""
+    if not checks.is_concrete(ts) or len(ts) == 0:
+        return ""
+    return f", {float(ts[0]):g} to {float(ts[-1]):g} steps"
 
 
 def _bytes(size: int) -> str:

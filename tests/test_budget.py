@@ -54,9 +54,7 @@ def test_distances_are_those_of_their_definitions(budget, windows):
 def test_losses_of_all_levels_are_taken_on_the_windows(budget, windows):
     for level in budget.runs:
         np.testing.assert_allclose(budget.loss(level)[:, 0], np.log(40), rtol=1e-12)
-    np.testing.assert_array_equal(
-        budget.loss("window flow")[0], budget.runs["window flow"].loss
-    )
+    np.testing.assert_array_equal(budget.loss("window flow")[0], budget.runs["window flow"].loss)
     assert (budget.loss("class flow")[0] != np.asarray(budget.runs["class flow"].loss))[1:].all()
 
 
@@ -83,10 +81,13 @@ def test_print_names_every_assumption_and_share(budget):
 
 def test_data_carry_labels(budget):
     data = budget.to_xarray()
-    assert data["logits"].sel(step="window flow → class flow").sizes == {"time": 4}
+    assert data["logits_distance"].sel(step="window flow → class flow").sizes == {"time": 4}
     assert data["time"].attrs["units"] == "steps"
     assert data["entropy"].attrs["units"] == "nats"
     np.testing.assert_array_equal(data["share"], budget.shares)
+    end = data["final_attention"].sel(level="class flow")
+    np.testing.assert_allclose(end, budget.runs["class flow"].attention[-1], rtol=1e-12)
+    assert str(end["token_word"].values[0]) == budget.source.vocabulary[int(end["token"][0])]
 
 
 def test_figure_shows_words_levels_and_costs(budget):
@@ -138,3 +139,22 @@ def test_wikitext_as_measured_while_designing():
     assert away[0] < 0.05
     assert away[1] < 0.06
     np.testing.assert_allclose(budget.steps[1].logits, [0.39, 0.81], atol=0.005)
+
+
+def test_averages_over_classes_go_by_weight(budget, windows):
+    weights = np.asarray(windows.classes().weights)
+    assert np.ptp(weights) > 0.1
+    entropy = np.asarray(budget.runs["class flow"].entropy)
+    np.testing.assert_allclose(budget.entropy("class flow")[0], entropy @ weights, rtol=1e-12)
+
+
+def test_a_share_is_known_where_its_step_is(budget):
+    assert np.isnan(budget.shares[1, 1])
+    np.testing.assert_allclose(np.nansum(budget.shares[:, 1]), 1)
+
+
+def test_momentum_is_named_among_the_assumptions():
+    rates = sso.LearningRates(0.1, 0.1)
+    levels = ["gradient descent", "class flow"]
+    budget = sso.error_budget(sso.syn_small(), rates, [10], levels=levels, momentum=0.9)
+    assert budget.steps[0].assumes == "infinitely small steps, momentum as larger rates"

@@ -1,9 +1,12 @@
-"""What a wrong argument says: its name, what it must be, what it was; and nothing is computed before.
+"""What a wrong argument says: its name, what it must be, what it was; before anything is computed.
 
 The corpora and windows state theirs in test_streams_*; files in test_files.
 """
 
+# pyright: reportArgumentType=false
+
 import functools
+from pathlib import Path
 
 import diffrax
 import equinox as eqx
@@ -17,6 +20,7 @@ import scan_snap_ode as sso
 from scan_snap_ode.figures.trajectory import plot_trajectory
 
 PROBS = np.array([[0.5, 0.5, 0, 0, 0, 0], [0.5, 0, 0.5, 0, 0, 0]])
+HERE = Path(__file__)
 RAGGED = [[1, 2], [3]]
 OBJECTS = np.array([[0.5, None], [1, 2]])
 NAN, INF = float("nan"), float("inf")
@@ -87,9 +91,8 @@ def classes_of(num_classes, num_tokens):
 
 
 def long_run():
-    """400 records of one query over 2,000 tokens, which measured on 200 classes is too much."""
-    many = classes_of(200, 200)
-    run = sso.Trajectory(
+    """400 records of 2,000 classes over as many tokens: small in itself, but not its attention."""
+    return sso.Trajectory(
         classes=classes_of(2000, 2000),
         rates=rates,
         ts=jnp.arange(400.0),
@@ -99,7 +102,6 @@ def long_run():
         stats={},
         about={},
     )
-    return run, many
 
 
 def unrecorded():
@@ -134,10 +136,10 @@ WRONG = [
     (lambda: classes(np.ones((2, 1))), "vocab_size must be an integer of at least 2, was 1."),
     (lambda: classes(PROBS - 0.5), "probs must be non-negative, class 0 holds -0.5."),
     (lambda: classes(PROBS * [[1], [NAN]]), "probs must be finite, class 1 holds nan."),
-    (lambda: classes(PROBS * [[1], [0.999]]), "probs must sum to 1 in each row, class 1 sums to "
-     "0.999."),
-    (lambda: classes(PROBS * [[1], [0]]), "probs must give every class a token, class 1 has an "
-     "empty support."),
+    (lambda: classes(PROBS * [[1], [0.999]]),
+     "probs must sum to 1 in each row, class 1 sums to 0.999."),
+    (lambda: classes(PROBS * [[1], [0]]),
+     "probs must give every class a token, class 1 has an empty support."),
     (lambda: classes(query=None), "query must be a 1-D array, was of shape ()."),
     (lambda: classes(query=3), "query must be a 1-D array, was of shape ()."),
     (lambda: classes(query=[3.0, 3.0]), "query must be integer token ids, was of type float64."),
@@ -148,16 +150,19 @@ WRONG = [
     (lambda: classes(query=[]), "query must have shape (2,), was (0,)."),
     (lambda: classes(query=[3, 6]), "query must lie in [0, 6), held 6."),
     (lambda: classes(query=[-1, 3]), "query must lie in [0, 6), held -1."),
-    (lambda: classes(query=[3, 2**40]), "query must fit 32-bit integers, went up to 10995"),
-    (lambda: jax.jit(lambda q: classes(query=q))(jnp.array([3, 3])), "query must be concrete token "
-     "ids, was traced by a transformation."),
+    (lambda: classes(query=[3, 2**40]),
+     "query must fit 32-bit integers, went up to 1099511627776."),
+    (lambda: jax.jit(lambda q: classes(query=q))(jnp.array([3, 3])),
+     "query must be concrete token ids, was traced by a transformation."),
     (lambda: classes(next_token=[4, 6]), "next_token must lie in [0, 6), held 6."),
     (lambda: classes(next_token=[[4, 5]]), "next_token must be a 1-D array, was of shape (1, 2)."),
     (lambda: classes(weights="ab"), "weights must be real numbers, was 'ab'."),
     (lambda: classes(weights=[1]), "weights must have shape (2,), was (1,)."),
     (lambda: classes(weights=[0.5, 0.6]), "weights must sum to 1, summed to 1.1."),
-    (lambda: classes(weights=[1.5, -0.5]), "weights must be finite and non-negative, was [ 1.5"),
-    (lambda: classes(weights=[0.5, NAN]), "weights must be finite and non-negative, was [0.5 nan]"),
+    (lambda: classes(weights=[1.5, -0.5]),
+     "weights must be finite and non-negative, was [ 1.5 -0.5]."),
+    (lambda: classes(weights=[0.5, NAN]),
+     "weights must be finite and non-negative, was [0.5 nan]."),
     (lambda: classes(vocab_size=7), "vocab_size must equal the width of probs, 6, was 7."),
     (lambda: classes(vocab_size=6.0), "vocab_size must be an integer of at least 2, was 6.0."),
     (lambda: classes(vocab_size=True), "vocab_size must be an integer of at least 2, was True."),
@@ -169,38 +174,47 @@ WRONG = [
     (lambda: classes(origin=None), "origin must be str, was None."),
     (lambda: sparse(ids=[0, 1]), "ids must be a 2-D array, was of shape (2,)."),
     (lambda: sparse(ids=[[0.0, 1], [0, 2]]), "ids must be integer token ids, was of type float64."),
-    (lambda: sparse(ids=[[0], [0]]), "ids and probs must have one shape, were of shapes (2, 1) and "
-     "(2, 2)."),
+    (lambda: sparse(ids=[[0], [0]]),
+     "ids and probs must have one shape, were of shapes (2, 1) and (2, 2)."),
     (lambda: sparse(ids=[[0, 6], [0, 2]]), "ids must lie in [-1, 6), held 6."),
     (lambda: sparse(ids=[[0, -2], [0, 2]]), "ids must lie in [-1, 6), held -2."),
     (lambda: sparse(ids=[[0, -1], [0, 2]]), "probs must be 0 where ids is -1 (padding), was not."),
     (lambda: sparse(ids=[[0, 1], [2, 2]]), "ids must be distinct in a class, class 1 repeats 2."),
     (lambda: sparse(vocab_size=None), "vocab_size must be an integer of at least 2, was None."),
     (lambda: sparse(vocab_size=-6), "vocab_size must be an integer of at least 2, was -6."),
-    (lambda: sparse(vocab_size=2**31), "vocab_size must be an integer of at most 2147483647, was "
-     "2147483648."),
-    (lambda: sparse(pooled=PROBS), "pooled must be SequenceClasses or None, was array("),
-    (lambda: sparse(pooled=sparse(pooled=sparse())), "pooled must be classes without any pooled "
-     "of their own, had some."),
-    (lambda: sparse(vocab_size=2**31 - 1).probs, "probs would be a dense 2 x 2,147,483,647 array"),
-    (lambda: classes_of(12_000, 12_000).overlap, "overlap would be a dense 12,000 x 12,000 array"),
+    (lambda: sparse(vocab_size=2**31),
+     "vocab_size must be an integer of at most 2147483647, was 2147483648."),
+    (lambda: sparse(pooled=PROBS),
+     "pooled must be SequenceClasses or None, was array("),
+    (lambda: sparse(pooled=sparse(pooled=sparse())),
+     "pooled must be classes without any pooled of their own, had some."),
+    (lambda: sparse(vocab_size=2**31 - 1).probs,
+     "probs would be a dense 2 x 2,147,483,647 array (4,294,967,294 numbers); at most"),
+    (lambda: classes_of(12_000, 12_000).overlap,
+     "overlap would be a dense 12,000 x 12,000 array (144,000,000 numbers); at most 134,217,728"),
     (lambda: classes().distinct_tokens(2), "i must be an integer of at most 1, was 2."),
     (lambda: classes().name(-1), "token must be an integer of at least 0, was -1."),
     (lambda: classes().name(6), "token must be an integer of at most 5, was 6."),
     # ----------------------------------------------------------------------------- synthetic
     (lambda: sso.syn_medium(0), "num_query must be an integer of at least 1, was 0."),
-    (lambda: sso.syn_medium(10**30), "num_query must be an integer of at most 2147483647, was 1000"),
+    (lambda: sso.syn_medium(10**30),
+     "num_query must be an integer of at most 2147483647, was 1000000000000000000000000000000."),
     (lambda: sso.syn_medium(2, 0), "next_per_query must be an integer of at least 1, was 0."),
     (lambda: sso.syn_medium(2, 2, -1), "num_common must be an integer of at least 0, was -1."),
-    (lambda: sso.syn_medium(2, 2, 2, 1.0), "num_distinct must be an integer of at least 1, was 1.0."),
-    (lambda: sso.single_common_token(0, 20, 0.5, 3), "num_classes must be an integer of at least 1"),
-    (lambda: sso.single_common_token(2, 20, 0.5, 0), "num_distinct must be an integer of at least "),
-    (lambda: sso.single_common_token(2, 9, 0.5, 3), "vocab_size must be an integer of at least 10"),
+    (lambda: sso.syn_medium(2, 2, 2, 1.0),
+     "num_distinct must be an integer of at least 1, was 1.0."),
+    (lambda: sso.single_common_token(0, 20, 0.5, 3),
+     "num_classes must be an integer of at least 1, was 0."),
+    (lambda: sso.single_common_token(2, 20, 0.5, 0),
+     "num_distinct must be an integer of at least 1, was 0."),
+    (lambda: sso.single_common_token(2, 9, 0.5, 3),
+     "vocab_size must be an integer of at least 10, was 9."),
     (lambda: sso.single_common_token(2, 20, 0, 3), "common_mass must lie in (0, 1), was 0."),
     (lambda: sso.single_common_token(2, 20, 1.0, 3), "common_mass must lie in (0, 1), was 1.0."),
     (lambda: sso.single_common_token(2, 20, NAN, 3), "common_mass must lie in (0, 1), was nan."),
     (lambda: sso.single_common_token(2, 20, "1", 3), "common_mass must be real numbers, was '1'."),
-    (lambda: sso.single_common_token(2, 20, [0.5], 3), "common_mass must lie in (0, 1), was [0.5]."),
+    (lambda: sso.single_common_token(2, 20, [0.5], 3),
+     "common_mass must lie in (0, 1), was [0.5]."),
     # --------------------------------------------------------------------------------- rates
     (lambda: sso.LearningRates(0), "rates.decoder must be positive and finite, was 0."),
     (lambda: sso.LearningRates(-1.0), "rates.decoder must be positive and finite, was -1.0."),
@@ -213,17 +227,21 @@ WRONG = [
     (lambda: sso.LearningRates([]), "rates.decoder must hold numbers, was empty."),
     (lambda: sso.LearningRates(1.0, INF), "rates.attention must be positive and finite, was inf."),
     (lambda: sso.LearningRates(1.0, [1, 0]), "rates.attention must be positive and finite, was 0."),
-    (lambda: sso.LearningRates([1, 2], [1, 2, 3]), "rates must have shapes that broadcast, had (2,) "
-     "for decoder and (3,) for attention."),
+    (lambda: sso.LearningRates([1, 2], [1, 2, 3]),
+     "rates must have shapes that broadcast, had (2,) for decoder and (3,) for attention."),
     (lambda: rates.with_momentum(1), f"{MOMENTUM} 1."),
     (lambda: rates.with_momentum(None), "momentum must be real numbers, was None."),
     # ----------------------------------------------------------------------------- integrate
-    (lambda: sso.JointFlow(None), "classes must be SequenceClasses, was NoneType; of windows, take"),
-    (lambda: sso.JointFlow(windows), "classes must be SequenceClasses, was Windows; of windows, take "
+    (lambda: sso.JointFlow(None),
+     "classes must be SequenceClasses, was NoneType; of windows, take windows.classes() or"),
+    (lambda: sso.JointFlow(windows),
+     "classes must be SequenceClasses, was Windows; of windows, take "
      "windows.classes() or windows.as_classes()."),
     (lambda: integrate(None), "flow must be a flow such as JointFlow(classes), was NoneType."),
-    (lambda: integrate(small), "flow must be a flow such as JointFlow(classes), was SequenceClass"),
-    (lambda: integrate(sso.JointFlow), "flow must be a flow such as JointFlow(classes), was "),
+    (lambda: integrate(small),
+     "flow must be a flow such as JointFlow(classes), was SequenceClasses."),
+    (lambda: integrate(sso.JointFlow),
+     "flow must be a flow such as JointFlow(classes), was "),
     (lambda: integrate(rates=(1.0, 0.1)), "rates must be LearningRates, was (1.0, 0.1)."),
     (lambda: integrate(rates=None), "rates must be LearningRates, was None."),
     (lambda: integrate(ts=None), "ts must be real numbers, was None."),
@@ -242,39 +260,49 @@ WRONG = [
     (lambda: integrate(ts=[-1, 1]), "ts must not be negative, began at -1."),
     (lambda: integrate(ts=[1, NAN]), "ts must be finite, held nan."),
     (lambda: integrate(ts=[1, INF]), "ts must be finite, held inf."),
-    (lambda: integrate(init="ones"), 'init must be "zeros", a Trajectory or (Y0, Z0), was \'ones\'.'),
-    (lambda: integrate(init=None), 'init must be "zeros", a Trajectory or a pair (Y0, Z0), was None'),
-    (lambda: integrate(init=(1, 2, 3)), 'init must be "zeros", a Trajectory or a pair (Y0, Z0), was '
-     "(1, 2, 3)."),
+    (lambda: integrate(init="ones"),
+     "init must be \"zeros\", a Trajectory or (Y0, Z0), was 'ones'."),
+    (lambda: integrate(init=None),
+     'init must be "zeros", a Trajectory or a pair (Y0, Z0), was None.'),
+    (lambda: integrate(init=(1, 2, 3)),
+     'init must be "zeros", a Trajectory or a pair (Y0, Z0), was (1, 2, 3).'),
     (lambda: integrate(init=(square, "z")), "init Z0 must be real numbers, was 'z'."),
     (lambda: integrate(init=(RAGGED, square)), "init Y0 must be a rectangular array, was ragged."),
-    (lambda: integrate(init=(square + 0j, square)), "init Y0 must be real numbers, was of type comp"),
-    (lambda: integrate(init=(square[1:], square)), "init Y0 must have shape (34, 34), was (33, 34)."),
+    (lambda: integrate(init=(square + 0j, square)),
+     "init Y0 must be real numbers, was of type complex128."),
+    (lambda: integrate(init=(square[1:], square)),
+     "init Y0 must have shape (34, 34), was (33, 34)."),
     (lambda: integrate(init=(square, square + NAN)), "init Z0 must be finite, held nan."),
-    (lambda: integrate(solver="Tsit5"), "solver must be AbstractAdaptiveSolver or None, was 'Tsit5'."),
-    (lambda: integrate(solver=diffrax.Tsit5), "solver must be AbstractAdaptiveSolver or None, was "),
-    (lambda: integrate(solver=diffrax.Euler()), "solver must be AbstractAdaptiveSolver or None, was "
-     "Euler("),
+    (lambda: integrate(solver="Tsit5"),
+     "solver must be AbstractAdaptiveSolver or None, was 'Tsit5'."),
+    (lambda: integrate(solver=diffrax.Tsit5),
+     "solver must be AbstractAdaptiveSolver or None, was <class "),
+    (lambda: integrate(solver=diffrax.Euler()),
+     "solver must be AbstractAdaptiveSolver or None, was Euler()."),
     (lambda: integrate(rtol=0), "rtol must be positive and finite, was 0."),
     (lambda: integrate(rtol=None), "rtol must be real numbers, was None."),
     (lambda: integrate(rtol=[1e-3, 1e-4]), "rtol must be one number, was of shape (2,)."),
     (lambda: integrate(atol=NAN), "atol must be positive and finite, was nan."),
     (lambda: integrate(max_steps=0), "max_steps must be an integer of at least 1, was 0."),
     (lambda: integrate(max_steps=1e5), "max_steps must be an integer of at least 1, was 100000.0."),
-    (lambda: integrate(max_steps=10**30), "max_steps must be an integer of at most 2147483647, was "),
+    (lambda: integrate(max_steps=10**30),
+     "max_steps must be an integer of at most 2147483647, was 1000000000000000000000000000000."),
     (lambda: integrate(init=solved()), "ts must lie after t = 2, where init ends, began at 1."),
-    (lambda: integrate(ts=[3], init=trained()), "init must be a Trajectory of the same flow on the "
-     "same classes, was of SGD on 2 classes."),
-    (lambda: integrate(sso.JointFlow(classes()), ts=[3], init=solved()), "init must be a Trajectory "
-     "of the same flow on the same classes, was of JointFlow on 2 classes."),
-    (lambda: integrate(rates=both, ts=[3], init=solved()), "rates must have the shape of those being "
-     "continued, (), had (2,)."),
-    (lambda: integrate(ts=[3], init=integrate(max_steps=3, throw=False)), "init must be a Trajectory "
-     "that reached its last time, had failed."),
+    (lambda: integrate(ts=[3], init=trained()),
+     "init must be a Trajectory of the same flow on the same classes, was of SGD on 2 classes."),
+    (lambda: integrate(sso.JointFlow(classes()), ts=[3], init=solved()),
+     "init must be a Trajectory of the same flow on the same classes, "
+     "was of JointFlow on 2 classes."),
+    (lambda: integrate(rates=both, ts=[3], init=solved()),
+     "rates must have the shape of those being continued, (), had (2,)."),
+    (lambda: integrate(ts=[3], init=integrate(max_steps=3, throw=False)),
+     "init must be a Trajectory that reached its last time, had failed."),
     # --------------------------------------------------------------------------------- train
     (lambda: train(None), "source must be SequenceClasses, Windows or FixedBatches, was NoneType."),
-    (lambda: train(flow), "source must be SequenceClasses, Windows or FixedBatches, was JointFlow."),
-    (lambda: train(stream), "source must be SequenceClasses, Windows or FixedBatches, was TokenStr"),
+    (lambda: train(flow),
+     "source must be SequenceClasses, Windows or FixedBatches, was JointFlow."),
+    (lambda: train(stream),
+     "source must be SequenceClasses, Windows or FixedBatches, was TokenStream."),
     (lambda: train(rates=0.5), "rates must be LearningRates, was 0.5."),
     (lambda: train(steps=0), "steps must be an integer of at least 1, was 0."),
     (lambda: train(steps=-5), "steps must be an integer of at least 1, was -5."),
@@ -284,36 +312,39 @@ WRONG = [
     (lambda: train(batch_size=0), "batch_size must be an integer of at least 1, was 0."),
     (lambda: train(batch_size=2.5), "batch_size must be an integer of at least 1, was 2.5."),
     (lambda: train(context_length=1), "context_length must be an integer of at least 2, was 1."),
-    (lambda: train(context_length="8"), "context_length must be an integer of at least 2, was '8'."),
-    (lambda: train(windows, context_length=9), "context_length must be that of the windows, 8, or "
-     "None, was 9."),
+    (lambda: train(context_length="8"),
+     "context_length must be an integer of at least 2, was '8'."),
+    (lambda: train(windows, context_length=9),
+     "context_length must be that of the windows, 8, or None, was 9."),
     (lambda: train(momentum=1.0), f"{MOMENTUM} 1.0."),
     (lambda: train(momentum=-0.1), f"{MOMENTUM} -0.1."),
     (lambda: train(momentum=NAN), f"{MOMENTUM} nan."),
     (lambda: train(momentum="0.9"), "momentum must be real numbers, was '0.9'."),
     (lambda: train(momentum=[0.9]), f"{MOMENTUM} [0.9]."),
-    (lambda: train(momentum=0.9, optimizer="adam"), 'momentum must be 0 unless optimizer is "sgd", '
-     "was 0.9."),
+    (lambda: train(momentum=0.9, optimizer="adam"),
+     'momentum must be 0 unless optimizer is "sgd", was 0.9.'),
     (lambda: train(optimizer="Adam"), f"{OPTIMIZER} 'Adam'."),
     (lambda: train(optimizer=None), f"{OPTIMIZER} None."),
     (lambda: train(optimizer=np.zeros(2)), f"{OPTIMIZER} array([0., 0.])."),
     (lambda: train(optimizer=optax.adam), f"{OPTIMIZER} <function adam"),
-    (lambda: train(optimizer=optax.sgd(0.1)), "optimizer must be a transformation of the gradient "
-     "without sign or learning rate"),
-    (lambda: train(init="ones"), 'init must be "zeros", "uniform", a Trajectory or (Y0, Z0), was '
-     "'ones'."),
-    (lambda: train(init=square), 'init must be "zeros", a Trajectory or a pair (Y0, Z0), was array'),
+    (lambda: train(optimizer=optax.sgd(0.1)),
+     "optimizer must be a transformation of the gradient without sign or learning rate, such as"),
+    (lambda: train(init="ones"),
+     "init must be \"zeros\", \"uniform\", a Trajectory or (Y0, Z0), was 'ones'."),
+    (lambda: train(init=square),
+     'init must be "zeros", a Trajectory or a pair (Y0, Z0), was array('),
     (lambda: train(init=(square, square[0])), "init Z0 must have shape (34, 34), was (34,)."),
-    (lambda: train(classes_of(20_000, 20_000), init="uniform"), "init='uniform': Y would be a dense "
-     "20,000 x 20,002 array"),
+    (lambda: train(classes_of(20_000, 20_000), init="uniform"),
+     "init='uniform': Y would be a dense 20,000 x 20,002 array (400,040,000 numbers); at most"),
     (lambda: train(num_seeds=0), "num_seeds must be an integer of at least 1, was 0."),
     (lambda: train(num_seeds=None), "num_seeds must be an integer of at least 1, was None."),
-    (lambda: train(num_seeds=10**30), "num_seeds must be an integer of at most 2147483647, was 1000"),
+    (lambda: train(num_seeds=10**30),
+     "num_seeds must be an integer of at most 2147483647, was 1000000000000000000000000000000."),
     (lambda: train(seed=-1), "seed must be an integer of at least 0, was -1."),
     (lambda: train(seed=0.0), "seed must be an integer of at least 0, was 0.0."),
     (lambda: train(seed=2**32), "seed must be an integer of at most 4294967295, was 4294967296."),
-    (lambda: train(seed=2**32 - 1, num_seeds=2), "seed must be an integer of at most 4294967294, was"
-     " 4294967295."),
+    (lambda: train(seed=2**32 - 1, num_seeds=2),
+     "seed must be an integer of at most 4294967294, was 4294967295."),
     (lambda: train(record_at=[]), f"{RECORDS} []."),
     (lambda: train(record_at=2), f"{RECORDS} 2."),
     (lambda: train(record_at=[0.5]), f"{RECORDS} [0.5]."),
@@ -323,14 +354,15 @@ WRONG = [
     (lambda: train(record_at=[-1, 1]), "record_at must lie in [0, 2], held -1."),
     (lambda: train(record_at=[0, 3]), "record_at must lie in [0, 2], held 3."),
     (lambda: train(checkpoint=3), "checkpoint must be a path, was 3."),
-    (lambda: train(checkpoint="tests"), "checkpoint must be a file to write, was a folder: tests."),
-    (lambda: train(checkpoint="pyproject.toml/x.nc"), "the folder of checkpoint must be a folder to "
-     "write to, was pyproject.toml: File exists."),
-    (lambda: train(fixed, batch_size=None), "batch_size must not be None for FixedBatches, which "
-     "have their own."),
+    (lambda: train(checkpoint=HERE.parent),
+     f"checkpoint must be a file to write, was a folder: {HERE.parent}."),
+    (lambda: train(checkpoint=HERE / "x"),
+     f"the folder of checkpoint must be a folder to write to, was {HERE}: "),
+    (lambda: train(fixed, batch_size=None),
+     "batch_size must not be None for FixedBatches, which have their own."),
     (lambda: train(fixed, steps=2), "steps must be at most the 1 of the FixedBatches, was 2."),
-    (lambda: train(steps=1, init=trained()), "steps must be at least the 2 updates that init has "
-     "had, was 1."),
+    (lambda: train(steps=1, init=trained()),
+     "steps must be at least the 2 updates that init has had, was 1."),
     (lambda: train(steps=3, init=solved()), f"{SAME} method."),
     (lambda: train(steps=3, seed=1, init=trained()), f"{SAME} seed."),
     (lambda: train(steps=3, num_seeds=2, init=trained()), f"{SAME} num_seeds."),
@@ -347,22 +379,25 @@ WRONG = [
     (lambda: batches(RAGGED), "tokens must be a rectangular array, was ragged."),
     (lambda: batches(TOKENS[0]), "tokens must be a 3-D array, was of shape (2, 3)."),
     (lambda: batches(TOKENS * 1.0), "tokens must be integer token ids, was of type float64."),
-    (lambda: batches(TOKENS[:, :, :1]), "tokens must have shape (steps, B, T) with T of at least 2, "
-     "was (1, 2, 1)."),
-    (lambda: batches(TOKENS[:0]), "tokens must have shape (steps, B, T) with T of at least 2, was "
-     "(0, 2, 3)."),
+    (lambda: batches(TOKENS[:, :, :1]),
+     "tokens must have shape (steps, B, T) with T of at least 2, was (1, 2, 1)."),
+    (lambda: batches(TOKENS[:0]),
+     "tokens must have shape (steps, B, T) with T of at least 2, was (0, 2, 3)."),
     (lambda: batches(-TOKENS), "tokens must lie in [0, 2), held -2."),
     (lambda: batches(TOKENS * 2**40), "tokens must fit 32-bit integers, went up to 2199023255552."),
-    (lambda: batches(TOKENS * 10**8), "vocab_size must be an integer of at most 10000000, was 20000"),
+    (lambda: batches(TOKENS * 10**8),
+     "vocab_size must be an integer of at most 10000000, was 200000001."),
     (lambda: batches(next_token=[0, 1]), "next_token must be a 2-D array, was of shape (2,)."),
     (lambda: batches(next_token=[[0]]), "next_token must have shape (1, 2), was (1, 1)."),
-    (lambda: batches(next_token=[["a", "b"]]), "next_token must be integer token ids, was of type "),
+    (lambda: batches(next_token=[["a", "b"]]),
+     "next_token must be integer token ids, was of type <U1."),
     (lambda: batches(next_token=[[0, 3]], vocab_size=3), "next_token must lie in [0, 3), held 3."),
     (lambda: batches(vocab_size=2.0), "vocab_size must be an integer of at least 2, was 2.0."),
     (lambda: batches(0 * TOKENS, [[0, 0]]), "vocab_size must be an integer of at least 2, was 1."),
     # -------------------------------------------------------------------------------- budget
     (lambda: budget(None), "source must be SequenceClasses or Windows, was None."),
-    (lambda: budget(fixed), "source must be SequenceClasses or Windows, was FixedBatches("),
+    (lambda: budget(fixed),
+     "source must be SequenceClasses or Windows, was FixedBatches(1 steps of 2 windows of T = 3,"),
     (lambda: budget(rates=1.0), "rates must be LearningRates, was 1.0."),
     (lambda: budget(rates=both), "rates must be two numbers for a budget, had the shape (2,)."),
     (lambda: budget(ts=[]), f"{WHOLE} []."),
@@ -375,7 +410,8 @@ WRONG = [
     (lambda: budget(ts=[2, 1]), f"{RISING} [2, 1]."),
     (lambda: budget(ts=[-1, 1]), f"{RISING} [-1, 1]."),
     (lambda: budget(ts=[0]), f"{RISING} [0]."),
-    (lambda: budget(ts=[0, 2**40]), "steps must be an integer of at most 2147483647, was 1099511627"),
+    (lambda: budget(ts=[0, 2**40]),
+     "steps must be an integer of at most 2147483647, was 1099511627776."),
     (lambda: budget(levels="SGD"), f"{LEVELS} 'SGD'."),
     (lambda: budget(levels=["SGD"]), f"{LEVELS} ['SGD']."),
     (lambda: budget(levels=["SGD", "SGD"]), f"{LEVELS} ['SGD', 'SGD']."),
@@ -386,34 +422,39 @@ WRONG = [
     (lambda: budget(seed=-1), "seed must be an integer of at least 0, was -1."),
     (lambda: budget(batch_size=0), "batch_size must be an integer of at least 1, was 0."),
     (lambda: budget(context_length=1), "context_length must be an integer of at least 2, was 1."),
-    (lambda: budget(windows, context_length=9), "context_length must be that of the windows, 8, or "),
+    (lambda: budget(windows, context_length=9),
+     "context_length must be that of the windows, 8, or None, was 9."),
     (lambda: budget(momentum=1.0), f"{MOMENTUM} 1.0."),
     (lambda: budget(on_level="print"), "on_level must be a function or None, was 'print'."),
-    (lambda: budgeted().distance("SGD", "theory"), "level must be among ['SGD', 'gradient descent', "
-     "'class flow'], was 'theory'."),
-    (lambda: budgeted().loss("sgd"), "level must be among ['SGD', 'gradient descent', 'class flow'],"
-     " was 'sgd'."),
+    (lambda: budgeted().distance("SGD", "theory"),
+     "level must be among ['SGD', 'gradient descent', 'class flow'], was 'theory'."),
+    (lambda: budgeted().loss("sgd"),
+     "level must be among ['SGD', 'gradient descent', 'class flow'], was 'sgd'."),
     # ---------------------------------------------------------------------------- trajectory
     (lambda: solved(True).at(2), "index must lie within the axes of the runs, (2,), was (2,)."),
     (lambda: solved(True).at(-3), "index must lie within the axes of the runs, (2,), was (-3,)."),
-    (lambda: solved(True).at((0, 0)), "index must lie within the axes of the runs, (2,), was (0, 0)"),
+    (lambda: solved(True).at((0, 0)),
+     "index must lie within the axes of the runs, (2,), was (0, 0)."),
     (lambda: solved().at(0), "index must lie within the axes of the runs, (), was (0,)."),
     (lambda: solved().attention_on(None), "classes must be SequenceClasses, was None."),
-    (lambda: solved().attention_on(windows), "classes must be SequenceClasses, was Windows of let"),
-    (lambda: solved().attention_on(classes()), "classes must hold only tokens of this run, query 3 is"
-     " not among its 2."),
+    (lambda: solved().attention_on(windows),
+     "classes must be SequenceClasses, was Windows of letters"),
+    (lambda: solved().attention_on(classes()),
+     "classes must hold only tokens of this run, query 3 is not among its 2."),
     (lambda: solved().attention_on(sparse([[0, 33]] * 2, query=[30, 30], vocab_size=34)),
      "classes must hold only tokens of this run, support token 33 is not among its 30."),
     (lambda: solved().loss_on("ab"), "classes must be SequenceClasses, was 'ab'."),
-    (lambda: solved().loss_on(classes()), "classes must have the query_tokens of this run, had "),
-    (lambda: long_run()[0].attention, "attention would be a dense 400 x 2,000 x 2,000 array"),
-    (lambda: long_run()[0].attention_on(long_run()[1]), "attention would be a dense 400 x 200 x 2,00"),
-    (lambda: solved().to_xarray("loss"), "observables must be a list of ('attention', 'entropy', 'los"
-     "s'), was 'loss'."),
-    (lambda: solved().to_xarray(["snap"]), "observables must be a list of ('attention', 'entropy', 'l"
-     "oss'), was ['snap']."),
+    (lambda: solved().loss_on(classes()),
+     "classes must have the query_tokens of this run, had others."),
+    (lambda: long_run().attention,
+     "attention would be a dense 400 x 2,000 x 2,000 array (1,600,000,000 numbers); at most"),
+    (lambda: solved().to_xarray("loss"),
+     "observables must be a list of ('attention', 'entropy', 'loss'), was 'loss'."),
+    (lambda: solved().to_xarray(["snap"]),
+     "observables must be a list of ('attention', 'entropy', 'loss'), was ['snap']."),
     (lambda: solved().save(None), "path must be a path, was None."),
-    (lambda: unrecorded().plot(), "the Trajectory must hold recorded values to be drawn, had none."),
+    (lambda: unrecorded().plot(),
+     "the Trajectory must hold recorded values to be drawn, had none."),
 ]  # fmt: skip
 
 
@@ -427,11 +468,14 @@ def test_wrong_arguments_are_named(call, message):
 
 def test_right_arguments_are_taken():
     """The helpers above are right where nothing is wrong, and lists and ints do as arguments."""
-    assert classes(PROBS.tolist(), [3, 3], [4, 5], [1, 0]).num_classes == 2
+    assert classes(PROBS.tolist(), [3, 3], [4, 5], weights=[1, 0]).num_classes == 2
     assert sparse().vocab_size == 6
     assert sso.LearningRates(1, [1, 2]).shape == (2,)
     assert integrate(ts=[1, 2], rtol=1, atol=np.array(1)).ts.tolist() == [1, 2]
     assert train(seed=2**32 - 1, num_seeds=np.int64(1), batch_size=None).ts.tolist() == [0, 1, 2]
+    options = {"batch_size": np.int64(2), "context_length": np.int64(5)}
+    assert train(steps=np.int64(1), seed=np.uint8(1), **options).about["batch_size"] == 2
+    assert integrate(max_steps=np.int64(50)).status == 0
     assert batches().num_steps == 1
     assert single().num_classes == 2
     assert list(budgeted().runs) == ["SGD", "gradient descent", "class flow"]
@@ -446,7 +490,7 @@ def test_a_budget_checks_its_flows_before_it_trains(monkeypatch, option):
 
 @pytest.mark.parametrize(
     "options",
-    [{"record_at": [9]}, {"momentum": 2.0}, {"checkpoint": "pyproject.toml/x"}, {"init": "ones"}],
+    [{"record_at": [9]}, {"momentum": 2.0}, {"checkpoint": HERE / "x"}, {"init": "ones"}],
 )
 def test_training_checks_all_before_its_first_step(monkeypatch, options):
     monkeypatch.setattr(
@@ -490,7 +534,9 @@ def test_a_failed_solve_says_where_why_and_what_to_try():
 
 def test_a_failed_solve_among_many_is_counted_and_found():
     fast = sso.LearningRates(np.array([[1e-3, 1e-3], [10.0, 10.0]]), 1.0)
-    with pytest.raises(sso.SolveError, match=r"^2 of 4 solves failed \(the first at flat index 2\)"):
+    with pytest.raises(
+        sso.SolveError, match=r"^2 of 4 solves failed \(the first at flat index 2\)"
+    ):
         integrate(rates=fast, ts=[50], max_steps=12)
 
 
@@ -509,15 +555,15 @@ def test_without_throw_a_failure_is_a_status_and_nan():
 
 
 def test_values_that_overflow_are_a_status():
-    run = integrate(init=(square, square + 1e308), ts=[1.0], max_steps=50, throw=False)
-    assert run.status == sso.Status.NOT_FINITE
-    with pytest.raises(sso.SolveError, match="stopped being finite or the step became too small"):
-        integrate(init=(square, square + 1e308), ts=[1.0], max_steps=50)
+    run = integrate(init=(square + 1e308, square), ts=[1.0], max_steps=50, throw=False)
+    assert run.status != sso.Status.SUCCESS
+    assert np.isnan(run.decoder).all()
+    assert (run.stats["accepted_steps"], run.stats["rejected_steps"]) == (0, 50)
 
 
 def test_a_failed_solve_inside_jit_says_so_too():
     solve = eqx.filter_jit(lambda rates: integrate(rates=rates, ts=[1000.0], max_steps=5).decoder)
-    with pytest.raises(RuntimeError, match="A solve failed. Loosen rtol or atol, raise max_steps"):
+    with pytest.raises(RuntimeError, match=r"A solve failed\. Loosen rtol or atol"):
         jax.block_until_ready(solve(rates))
 
 
@@ -539,5 +585,5 @@ def test_a_run_of_another_precision_is_not_continued(single_precision):
     jax.config.update("jax_enable_x64", True)
     with pytest.raises(ValueError, match=f"{SAME} precision."):
         train(steps=3, batch_size=128, init=run)
-    with pytest.raises(ValueError, match="init must be of type float64, as the flow, was float32."):
+    with pytest.raises(ValueError, match="init must be of type float64, as the flow, was float32"):
         integrate(ts=[3.0], init=solve)

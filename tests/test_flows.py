@@ -60,7 +60,9 @@ def test_formulas_are_the_derivative_of_the_objective(layout):
     J = layout(classes)
     dY, dZ = jax.grad(J.value, argnums=(0, 1))(Y, Z)
     _, (formula_Y, formula_Z) = J.value_and_gradient(Y, Z)
-    np.testing.assert_allclose(formula_Y * classes.layout.decoder.multiplicity[None], dY, atol=1e-14)
+    np.testing.assert_allclose(
+        formula_Y * classes.layout.decoder.multiplicity[None], dY, atol=1e-14
+    )
     np.testing.assert_allclose(formula_Z, dZ, atol=1e-14)
 
 
@@ -85,7 +87,9 @@ def test_flow_is_that_of_the_full_system(classes, seed, full, from_zero):
         sso.JointFlow(classes), rates, [8.0], init="zeros" if from_zero else (Y, Z), rtol=1e-10
     )
     end_Y, end_Z = reference.flow(classes, rates, 8.0, Y, Z)
-    np.testing.assert_allclose(run.decoder[0], kept(classes, end_Y, run.decoder.shape[-1]), atol=1e-7)
+    np.testing.assert_allclose(
+        run.decoder[0], kept(classes, end_Y, run.decoder.shape[-1]), atol=1e-7
+    )
     expected_Z = end_Z[classes.query_tokens][:, classes.support_tokens]
     np.testing.assert_allclose(run.attention_logits[0], expected_Z, atol=1e-7)
 
@@ -241,3 +245,12 @@ def test_a_failed_solve_says_where_and_what_to_try():
     both = sso.LearningRates(np.array([1.0, 1e-6]), np.array([1.0, 1e-6]))
     mixed = sso.integrate(flow, both, [0.001, 1000.0], max_steps=12, throw=False)
     assert list(mixed.status) == [sso.Status.MAX_STEPS, sso.Status.SUCCESS]
+
+
+def test_a_flow_goes_on_late_in_single_precision(single_precision):
+    """The first step must not be lost in the rounding of a large t."""
+    flow, rates = sso.JointFlow(sso.syn_small()), sso.LearningRates(10.0, 10.0)
+    begun = sso.integrate(flow, rates, [1e6])
+    on = sso.integrate(flow, rates, [2e6], init=begun, max_steps=100)
+    whole = sso.integrate(flow, rates, [1e6, 2e6])
+    np.testing.assert_allclose(on.attention_logits, whole.attention_logits, atol=1e-3)

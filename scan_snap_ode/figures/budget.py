@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 from numpy.typing import NDArray
 
 from scan_snap_ode.budget import CLASS_FLOW, DESCENT, SGD, WINDOW_FLOW, ErrorBudget
@@ -39,7 +40,7 @@ def plot_budget(budget: ErrorBudget, num_classes: int = 3, num_tokens: int = 9) 
     ):
         _plot_attention(axes, budget, int(i), num_tokens, legend=k == 0)
     upper.suptitle(
-        f"Where the query looks after {budget.ts[-1]:,.0f} steps", x=0.01, ha="left",
+        f"Where the query looks after {budget.ts[-1]:,.0f} steps on {_source(budget)}", x=0.01, ha="left",
         fontsize=14, fontweight="bold",
     )  # fmt: skip
     entropy, loss, bars = lower.subplots(1, 3, width_ratios=[1, 1, 1.25])
@@ -49,7 +50,7 @@ def plot_budget(budget: ErrorBudget, num_classes: int = 3, num_tokens: int = 9) 
     entropy.set_ylabel("entropy of $c$, class mean [nats]", fontsize=11)
     _plot_over_time(loss, budget, "loss")
     style.tidy(loss, "Loss")
-    loss.set_ylabel("loss $-J$ [nats]", fontsize=11)
+    loss.set_ylabel("mean loss on the whole source [nats]", fontsize=11)
     _plot_bars(bars, budget)
     return figure
 
@@ -78,8 +79,11 @@ def _plot_attention(axes: Axes, budget: ErrorBudget, i: int, num_tokens: int, le
     style.tidy(axes, f"… {style.word(classes.name(classes.query[i]))}  →  "
                f"{style.word(classes.name(classes.next_token[i]))}")  # fmt: skip
     axes.tick_params(axis="y", labelsize=11)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=8))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("")
     axes.set_xlabel("attention $c$", fontsize=11)
-    axes.set_xlim(left=0)
     if legend:
         axes.legend(loc="lower right", fontsize=9.5, framealpha=0.95)
 
@@ -107,7 +111,10 @@ def _plot_bars(axes: Axes, budget: ErrorBudget) -> None:
     axes.barh(height, values, height=0.42, color=[LOOKS[s.below].colour for s in steps])
     reach = max(values.max(), 1e-9)
     for y, value, step in zip(height, values, steps, strict=True):
-        axes.text(value + 0.02 * reach, y, f"{value:.2g} %", va="center", fontsize=11)
+        label = _percent(value)
+        if step.above == SGD and (error := 100 * budget.standard_error(SGD)[-1]) > 0:
+            label += f"  (seeds alone: {_percent(error)})"
+        axes.text(value + 0.02 * reach, y, label, va="center", fontsize=11)
         axes.text(0, y + 0.27, f"{step.above} → {step.below}: {step.assumes}", va="bottom",
                   fontsize=9.5)  # fmt: skip
     style.tidy(axes, "What each assumption costs")
@@ -116,6 +123,17 @@ def _plot_bars(axes: Axes, budget: ErrorBudget) -> None:
     axes.set_xlim(0, 1.2 * reach)
     axes.set_ylim(-0.5, len(steps) - 0.3)
     axes.set_xlabel("distance in attention logits $Z$, relative $L_2$ [%]", fontsize=11)
+
+
+def _source(budget: ErrorBudget) -> str:
+    source = budget.source
+    if isinstance(source, SequenceClasses):
+        return f"{source.num_classes} classes"
+    return f"{len(source):,} windows of {source.name}, T = {source.context_length}"
+
+
+def _percent(value: float) -> str:
+    return f"{value:,.0f} %" if value >= 10 else f"{value:.2g} %"
 
 
 def _moved_most(budget: ErrorBudget, count: int) -> NDArray[np.intp]:

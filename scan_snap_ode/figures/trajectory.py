@@ -20,9 +20,15 @@ def plot_trajectory(run: Trajectory, num_classes: int = 6, num_tokens: int = 20)
     """
     if not checks.is_concrete(run) or len(run.ts) == 0:
         raise ValueError("the Trajectory must hold recorded values to be drawn, had none.")
+    num_runs = int(np.prod(run.decoder.shape[:-3]))
     while run.decoder.ndim > 3:
         run = run.at(0)
-    figure = style.sheet(13, 4.6)
+    figure = style.sheet(13, 4.9)
+    title = (
+        f"{run.about['method']}, rates η_Y = {run.rates.decoder:g}, η_Z = {run.rates.attention:g}"
+    )
+    which = f", the first of {num_runs} runs" if num_runs > 1 else ""
+    figure.suptitle(title + which, x=0.01, ha="left", fontsize=13)
     attention, entropy, loss = figure.subplots(1, 3, width_ratios=[1.5, 1, 1])
     classes = run.measured_classes
     shown = np.argsort(-np.asarray(classes.weights), kind="stable")[:num_classes]
@@ -57,10 +63,14 @@ def _plot_attention(axes: Axes, run: Trajectory, shown: np.ndarray, num_tokens: 
     axes.set_yticks(range(len(shown)), [_class_name(run, int(i)) for i in shown], fontsize=9)
     axes.set_title(f"Attention $c$ at $t$ = {float(run.ts[-1]):,.4g}", loc="left", fontsize=12,
                    fontweight="bold")  # fmt: skip
-    axes.set_xlabel("contextual token", fontsize=11)
+    held, all_classes = len(run.support_tokens), classes.num_classes
+    most = f" (the {len(tokens)} most attended of {held})" if len(tokens) < held else ""
+    axes.set_xlabel("contextual token" + most, fontsize=11)
+    most = f" (the {len(shown)} most frequent of {all_classes})" if len(shown) < all_classes else ""
+    axes.set_ylabel("query → next token" + most, fontsize=10)
     figure = axes.get_figure()
     assert figure is not None
-    figure.colorbar(image, ax=axes, pad=0.02)
+    figure.colorbar(image, ax=axes, pad=0.02, label="attention, square-root scale")
 
 
 def _class_name(run: Trajectory, i: int) -> str:

@@ -45,6 +45,9 @@ class JointFlow(eqx.Module):
         self.classes = classes
         self.objective = objective(classes)
 
+    def __repr__(self) -> str:
+        return f"JointFlow of {self.classes!r}"
+
     def initial(self, Y: Float[Array, "S D"], Z: Float[Array, "Q S"]) -> State:
         return Y, Z
 

@@ -9,7 +9,9 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 
-def unnormalised(probs: Float[Array, "*axes L"], logits: Float[Array, "*axes L"]) -> Float[Array, "*axes L"]:
+def unnormalised(
+    probs: Float[Array, "*axes L"], logits: Float[Array, "*axes L"]
+) -> Float[Array, "*axes L"]:
     """P(l) exp(z(l)), scaled so that the largest exponential in each row is 1: no overflow."""
     present = jnp.where(probs > 0, logits, -jnp.inf)
     largest = lax.stop_gradient(jnp.max(present, axis=-1, keepdims=True))
@@ -17,8 +19,11 @@ def unnormalised(probs: Float[Array, "*axes L"], logits: Float[Array, "*axes L"]
     return probs * jnp.exp(jnp.minimum(logits - largest, 80))
 
 
-def attention(probs: Float[Array, "*axes L"], logits: Float[Array, "*axes L"]) -> Float[Array, "*axes L"]:
-    """c(l) ∝ P(l) exp(z(l)), each row summing to 1 (paper, Eq. 3 in the limit of long windows).
+def attention(
+    probs: Float[Array, "*axes L"], logits: Float[Array, "*axes L"]
+) -> Float[Array, "*axes L"]:
+    """c(l) ∝ P(l) exp(z(l)), each row summing to 1 (paper, Section 2; for long windows counts become
+    probabilities).
 
     Args:
         probs: (N, L) probabilities or counts of the contextual tokens; 0 = absent.
@@ -28,8 +33,10 @@ def attention(probs: Float[Array, "*axes L"], logits: Float[Array, "*axes L"]) -
     return scores / jnp.sum(scores, axis=-1, keepdims=True)
 
 
-def direction(probs: Float[Array, "*axes L"], logits: Float[Array, "*axes L"]) -> Float[Array, "*axes L"]:
-    """f = c/|c|₂, what LayerNorm hands to the decoder (paper, Eq. 4)."""
+def direction(
+    probs: Float[Array, "*axes L"], logits: Float[Array, "*axes L"]
+) -> Float[Array, "*axes L"]:
+    """f = c/|c|₂, what LayerNorm hands to the decoder (paper, Section 2)."""
     scores = unnormalised(probs, logits)
     return scores / jnp.linalg.norm(scores, axis=-1, keepdims=True)
 

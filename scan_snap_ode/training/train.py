@@ -74,8 +74,8 @@ def train(
 
     Returns:
         Trajectory with `.batch_loss`. Attention and entropy of windows are taken on
-        `windows.classes()`, their loss on all windows. A run whose values stop being finite says
-        so in `.status`.
+        `windows.classes()`, their loss on all windows; of FixedBatches, all on the pooled class of
+        each observed (query, next). A run whose values stop being finite says so in `.status`.
 
     Raises:
         ValueError: for an argument that is not as above.
@@ -86,9 +86,9 @@ def train(
     >>> bool(run.loss[1] < run.loss[0])
     True
     """
-    checks.integer("steps", steps, 1)
-    checks.integer("num_seeds", num_seeds, 1)
-    checks.seed("seed", seed, num_seeds)
+    steps = checks.integer("steps", steps, 1)
+    num_seeds = checks.integer("num_seeds", num_seeds, 1)
+    seed = checks.seed("seed", seed, num_seeds)
     checks.kind("rates", rates, LearningRates)
     transformation = _transformation(optimizer, momentum)
     classes, sampler = _source(source, batch_size, context_length, steps)
@@ -136,13 +136,12 @@ def _source(
     source: Any, batch_size: int | None, context_length: int | None, steps: int
 ) -> tuple[SequenceClasses, Sampler]:
     """The classes that a Trajectory is labelled and measured by, and where batches come from."""
-    whole = batch_size is None
-    if not whole:
-        checks.integer("batch_size", batch_size, 1)
+    if batch_size is not None:
+        batch_size = checks.integer("batch_size", batch_size, 1)
     if context_length is not None:
-        checks.integer("context_length", context_length, 2)
+        context_length = checks.integer("context_length", context_length, 2)
     if isinstance(source, SequenceClasses):
-        if whole:
+        if batch_size is None:
             return source, WholeSource(source)
         return source, FreshWindows(source, batch_size, (context_length or 128) - 1)
     if not isinstance(source, (Windows, FixedBatches)):
@@ -157,8 +156,10 @@ def _source(
         )
     classes = windows.as_classes()
     if isinstance(source, Windows):
-        return classes, WholeSource(classes) if whole else DrawnWindows(classes, batch_size)
-    if whole:
+        if batch_size is None:
+            return classes, WholeSource(classes)
+        return classes, DrawnWindows(classes, batch_size)
+    if batch_size is None:
         raise ValueError("batch_size must not be None for FixedBatches, which have their own.")
     if steps > source.num_steps:
         raise ValueError(
@@ -278,8 +279,10 @@ def _about(
     sampler: Sampler, optimizer: Any, momentum: float, init: Any, num_seeds: int, seed: int
 ) -> dict[str, Any]:
     whole = isinstance(sampler, WholeSource)
+    by_batches = {"sgd": "SGD", "adam": "Adam"}
+    name = by_batches[optimizer] if isinstance(optimizer, str) else "an optax transformation"
     about = {
-        "method": "gradient descent" if whole else "SGD",
+        "method": "gradient descent" if whole and optimizer == "sgd" else name,
         "optimizer": optimizer if isinstance(optimizer, str) else "optax transformation",
         "momentum": float(momentum),
         "batch_size": "all" if whole else getattr(sampler, "batch_size", None),
