@@ -33,10 +33,16 @@ def main() -> None:
         done = len(rows)
     machine = {
         "processor": platform.processor() or platform.machine(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
         "system": platform.platform(),
     }
-    data = {"machine": machine, "versions": files.versions(), "results": [r._asdict() for r in rows]}
+    data = {
+        "machine": machine,
+        "versions": files.versions(),
+        "results": [r._asdict() for r in rows],
+    }
     files.save_json(options.out, data)
     print(f"Written to {options.out}")
 

@@ -77,7 +77,11 @@ def joint_flow(repeats: int) -> list[Figure]:
         float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         for _ in range(repeats)
     ]
-    flow, rates, ts = sso.JointFlow(sso.syn_small()), sso.LearningRates(1.0, 1.0), np.geomspace(1, 1000, 20)
+    flow, rates, ts = (
+        sso.JointFlow(sso.syn_small()),
+        sso.LearningRates(1.0, 1.0),
+        np.geomspace(1, 1000, 20),
+    )
     sso.integrate(flow, rates, ts)
     again = [timed(lambda: sso.integrate(flow, rates, ts).decoder) for _ in range(repeats)]
     return [
@@ -118,7 +122,9 @@ def pooled_rates(repeats: int) -> list[Figure]:
     flow, ts = sso.JointFlow(sso.single_common_token(10, 1000, 0.1, 10)), jnp.geomspace(1, 1e5, 20)
     grid = sso.LearningRates(1.0, np.geomspace(0.01, 1, 512))
     sso.integrate(flow, grid, ts)
-    times = [1e3 * timed(lambda: sso.integrate(flow, grid, ts).decoder) / 512 for _ in range(repeats)]
+    times = [
+        1e3 * timed(lambda: sso.integrate(flow, grid, ts).decoder) / 512 for _ in range(repeats)
+    ]
     return [figure("joint flow K = 10, S = 101 to t = 1e5, a solve of 512", "ms", times)]
 
 

@@ -33,7 +33,8 @@ def flow(classes, rates, t, Y, Z):
     weights = np.asarray(classes.weights)
 
     def field(_, state):
-        _, dY, dZ = gradient(*arrays, weights, *state.reshape(2, M, M))
+        Y, Z = state.reshape(2, M, M)
+        _, dY, dZ = gradient(arrays[0], arrays[1], arrays[2], weights, Y, Z)
         return np.concatenate(
             [float(rates.decoder) * dY.ravel(), float(rates.attention) * dZ.ravel()]
         )

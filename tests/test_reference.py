@@ -77,7 +77,9 @@ def test_joint_flow_under_jit_and_vmap_over_rates(case):
     many = eqx.filter_vmap(solve)(scaled, ts[None, :] / scale[:, None])
     for k in range(3):
         assert largest_error(case, jax.tree.map(lambda x, k=k: x[k], many)) < 1e-6
-    together = sso.integrate(flow, sso.LearningRates(rates.decoder, [rates.attention] * 2), ts, rtol=1e-9)
+    together = sso.integrate(
+        flow, sso.LearningRates(rates.decoder, [rates.attention] * 2), ts, rtol=1e-9
+    )
     for k in range(2):
         assert largest_error(case, together.at(k)) < 1e-6
 
@@ -100,17 +102,18 @@ def recording():
 def test_replay_of_the_authors_run(recording):
     batches = sso.FixedBatches(recording["x"], recording["label"], vocab_size=34)
     steps = [1, 2, 4, 6, 8, 10, 48, 100]
-    run = sso.train(
-        batches, sso.LearningRates(1.0, 1.0), 100, momentum=0.9, record_at=[0, *steps]
-    )
+    run = sso.train(batches, sso.LearningRates(1.0, 1.0), 100, momentum=0.9, record_at=[0, *steps])
     columns = np.where(run.decoder_tokens < 0, 0, run.decoder_tokens)
     support, queries = run.support_tokens, run.query_tokens
+    assert run.batch_loss is not None
     for k, t in enumerate(steps, start=1):
         Y = recording[f"K1_{t}"].T.astype(float)
         Z = recording[f"K2_{t}"].astype(float)
         assert np.abs(run.attention_logits[k] - Z[queries][:, support]).max() < 1e-5
         assert np.abs(run.decoder[k] - Y[support][:, columns]).max() < 2e-5
-        np.testing.assert_allclose(run.batch_loss[k], recording["loss"][t - 1], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            run.batch_loss[k], recording["loss"][t - 1], rtol=1e-5, atol=1e-6
+        )
     assert np.isnan(run.batch_loss[0])
     # What the reduced coordinates leave out has indeed never moved.
     still = np.setdiff1d(np.arange(34), queries)

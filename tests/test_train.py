@@ -12,7 +12,7 @@ from scipy import stats
 import scan_snap_ode as sso
 from scan_snap_ode.problem import initial
 from scan_snap_ode.training import batches
-from scan_snap_ode.training.batches import DrawnWindows, FreshWindows, RecordedWindows
+from scan_snap_ode.training.batches import FreshWindows, ObservedWindows
 from scan_snap_ode.training.pairwise import batch_loss, loss_and_gradient
 
 RATES = sso.LearningRates(0.5, 0.3)
@@ -85,7 +85,7 @@ def test_a_certain_token_takes_every_draw():
 
 
 def test_windows_are_drawn_uniformly(text_windows):
-    sampler = DrawnWindows(text_windows.as_classes(), 40 * len(text_windows))
+    sampler = ObservedWindows(text_windows.as_classes(), 40 * len(text_windows))
     rows = np.asarray(sampler.draw(key(), jnp.asarray(0)).of_class)
     drawn = np.bincount(rows, minlength=len(text_windows))
     assert stats.chisquare(drawn).pvalue > 1e-3
@@ -95,10 +95,10 @@ def test_batch_gradient_averages_to_that_of_all_windows(text_windows):
     """Every window once, as one batch, is the full-batch loss: autodiff against the formulas."""
     classes = text_windows.as_classes()
     rng = np.random.default_rng(0)
-    shape = initial.zeros(classes.layout, float)
-    state = tuple(jnp.asarray(rng.normal(size=x.shape)) for x in shape)
+    Y, Z = initial.zeros(classes.layout, float)
+    state = jnp.asarray(rng.normal(size=Y.shape)), jnp.asarray(rng.normal(size=Z.shape))
     decoder = classes.layout.decoder
-    batch = RecordedWindows(classes, len(text_windows)).draw(key(), jnp.asarray(0))
+    batch = ObservedWindows(classes, len(text_windows), in_order=True).draw(key(), jnp.asarray(0))
     loss, gradient = loss_and_gradient(state, batch, decoder)
     J, ascent = sso.JointFlow(classes).objective.value_and_gradient(*state)
     np.testing.assert_allclose(loss, -J, rtol=1e-12)
@@ -148,7 +148,9 @@ def test_rates_share_batches_and_equal_single_runs(text_windows):
 def test_uniform_start_is_the_authors():
     classes = sso.syn_small()
     run = sso.train(classes, RATES, 1, init="uniform", num_seeds=40, record_at=[0])
-    values = np.concatenate([np.asarray(run.decoder).ravel(), np.asarray(run.attention_logits).ravel()])
+    values = np.concatenate(
+        [np.asarray(run.decoder).ravel(), np.asarray(run.attention_logits).ravel()]
+    )
     bound = 1 / np.sqrt(34)
     assert run.decoder.shape[-1] == 34
     assert np.abs(values).max() <= bound
@@ -157,12 +159,8 @@ def test_uniform_start_is_the_authors():
 
 def test_uniform_start_does_not_depend_on_the_support():
     small = sso.syn_small()
-    fewer = sso.SequenceClasses(
-        np.asarray(small.probs)[:1], small.query[:1], small.next_token[:1]
-    )
-    a, b = (
-        sso.train(c, RATES, 1, init="uniform", record_at=[0]) for c in (small, fewer)
-    )
+    fewer = sso.SequenceClasses(np.asarray(small.probs)[:1], small.query[:1], small.next_token[:1])
+    a, b = (sso.train(c, RATES, 1, init="uniform", record_at=[0]) for c in (small, fewer))
     shared = np.searchsorted(a.support_tokens, b.support_tokens)
     np.testing.assert_array_equal(a.decoder[0][shared], b.decoder[0])
     np.testing.assert_array_equal(a.attention_logits[0][0][shared], b.attention_logits[0][0])

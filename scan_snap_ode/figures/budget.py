@@ -39,10 +39,8 @@ def plot_budget(budget: ErrorBudget, num_classes: int = 3, num_tokens: int = 9) 
         zip(upper.subplots(1, len(shown), squeeze=False)[0], shown, strict=True)
     ):
         _plot_attention(axes, budget, int(i), num_tokens, legend=k == 0)
-    upper.suptitle(
-        f"Where the query looks after {budget.ts[-1]:,.0f} steps on {_source(budget)}", x=0.01, ha="left",
-        fontsize=14, fontweight="bold",
-    )  # fmt: skip
+    title = f"Where the query looks after {budget.ts[-1]:,.0f} steps on {_source(budget)}"
+    upper.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold")
     entropy, loss, bars = lower.subplots(1, 3, width_ratios=[1, 1, 1.25])
     _plot_over_time(entropy, budget, "entropy")
     entropy.legend(fontsize=9.5, framealpha=0.95)

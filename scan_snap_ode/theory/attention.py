@@ -22,8 +22,7 @@ def unnormalised(
 def attention(
     probs: Float[Array, "*axes L"], logits: Float[Array, "*axes L"]
 ) -> Float[Array, "*axes L"]:
-    """c(l) ∝ P(l) exp(z(l)), each row summing to 1 (paper, Section 2; for long windows counts become
-    probabilities).
+    """c(l) ∝ P(l) exp(z(l)), each row summing to 1 (paper, Section 2).
 
     Args:
         probs: (N, L) probabilities or counts of the contextual tokens; 0 = absent.

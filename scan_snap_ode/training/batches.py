@@ -65,26 +65,17 @@ class _Sampled(eqx.Module):
     query_row: Int[Array, " N"]
     batch_size: int = eqx.field(static=True)
 
-    def __init__(self, classes: SequenceClasses, batch_size: int):
-        self.classes, self.batch_size = classes, batch_size
-        self.columns = jnp.asarray(classes.layout.columns)
-        self.query_row = jnp.asarray(classes.layout.query_row)
-
     def loss_and_gradient(self, state: State, batch: Batch) -> tuple[Float[Array, ""], State]:
         decoder = self.classes.layout.decoder_of_width(state[0].shape[1])
         return loss_and_gradient(state, batch, decoder)
-
-    def rows(self, rows: Int[Array, " B"]) -> Batch:
-        """Classes taken as windows."""
-        counts = self.classes.support_probs[rows]
-        return Batch(self.columns[rows], counts, self.query_row[rows], rows)
 
 
 class FreshWindows(_Sampled):
     """Windows of T-1 tokens drawn i.i.d. from the classes, new at every step (paper, Section 6).
 
     Inverse-CDF sampling on the support, with 32-bit integers: probabilities are resolved to 2⁻³²,
-    and single and double precision see the same windows. The batch is the last axis, along which XLA vectorises.
+    and single and double precision see the same windows. The batch is the last axis, along which
+    XLA vectorises.
     """
 
     thresholds: Array  # (L, N) uint32: how many of the 2³² words fall on a token or one before it
@@ -93,14 +84,15 @@ class FreshWindows(_Sampled):
     num_context: int = eqx.field(static=True)
 
     def __init__(self, classes: SequenceClasses, batch_size: int, num_context: int):
-        super().__init__(classes, batch_size)
+        self.classes, self.batch_size, self.num_context = classes, batch_size, num_context
+        self.columns = jnp.asarray(classes.layout.columns)
+        self.query_row = jnp.asarray(classes.layout.query_row)
         mask = classes.layout.mask
         self.thresholds = _thresholds(np.where(mask, classes.support_probs, 0)).T
         self.class_thresholds = _thresholds(np.asarray(classes.weights))
         width = mask.shape[1]
         end = width - 1 - np.argmax(mask[:, ::-1], axis=1)
         self.is_end = jnp.asarray(np.arange(width)[:, None] >= end[None, :])
-        self.num_context = num_context
 
     def draw(self, key: Array, step: Int[Array, ""]) -> Batch:
         key_class, key_tokens = jax.random.split(key)
@@ -146,19 +138,24 @@ def _count_below(words: Array, thresholds: Array) -> Int[Array, "L B"]:
     return jnp.sum(words[:, None, :] < thresholds[None, :, :], axis=0, dtype=jnp.int32)
 
 
-class DrawnWindows(_Sampled):
-    """Observed windows, one a class, drawn with replacement."""
+class ObservedWindows(_Sampled):
+    """Observed windows, one a class: drawn with replacement, or `in_order` for `FixedBatches`."""
+
+    in_order: bool = eqx.field(static=True)
+
+    def __init__(self, classes: SequenceClasses, batch_size: int, in_order: bool = False):
+        self.classes, self.batch_size, self.in_order = classes, batch_size, in_order
+        self.columns = jnp.asarray(classes.layout.columns)
+        self.query_row = jnp.asarray(classes.layout.query_row)
 
     def draw(self, key: Array, step: Int[Array, ""]) -> Batch:
-        rows = jax.random.randint(key, (self.batch_size,), 0, self.classes.num_classes, jnp.int32)
-        return self.rows(rows)
-
-
-class RecordedWindows(_Sampled):
-    """The batches of `FixedBatches` in their order, one window a class."""
-
-    def draw(self, key: Array, step: Int[Array, ""]) -> Batch:
-        return self.rows(step * self.batch_size + jnp.arange(self.batch_size, dtype=step.dtype))
+        if self.in_order:
+            rows = step * self.batch_size + jnp.arange(self.batch_size, dtype=step.dtype)
+        else:
+            count = self.classes.num_classes
+            rows = jax.random.randint(key, (self.batch_size,), 0, count, jnp.int32)
+        counts = self.classes.support_probs[rows]
+        return Batch(self.columns[rows], counts, self.query_row[rows], rows)
 
 
 @dataclass(frozen=True, eq=False, init=False, repr=False)

@@ -26,7 +26,7 @@ class Batch(NamedTuple):
 def batch_loss(
     Y: Float[Array, "S D"], Z: Float[Array, "Q S"], batch: Batch, decoder: DecoderColumns
 ) -> Float[Array, ""]:
-    """Mean cross-entropy of a batch, in nats: −log softmax(Yᵀf)[next], f = c/|c|₂ (paper, Section 2).
+    """Mean cross-entropy of a batch, in nats: −log softmax(Yᵀf)[next], f = c/|c|₂.
 
     Written without the gradient formulas of the flows, and differentiated by JAX: the two check
     each other.

@@ -18,10 +18,9 @@ from scan_snap_ode.problem.classes import SequenceClasses
 from scan_snap_ode.rates import LearningRates
 from scan_snap_ode.streams.windows import Windows
 from scan_snap_ode.training.batches import (
-    DrawnWindows,
     FixedBatches,
     FreshWindows,
-    RecordedWindows,
+    ObservedWindows,
     Sampler,
     WholeSource,
 )
@@ -158,14 +157,14 @@ def _source(
     if isinstance(source, Windows):
         if batch_size is None:
             return classes, WholeSource(classes)
-        return classes, DrawnWindows(classes, batch_size)
+        return classes, ObservedWindows(classes, batch_size)
     if batch_size is None:
         raise ValueError("batch_size must not be None for FixedBatches, which have their own.")
     if steps > source.num_steps:
         raise ValueError(
             f"steps must be at most the {source.num_steps} of the FixedBatches, was {steps}."
         )
-    return source.classes, RecordedWindows(classes, source.batch_size)
+    return source.classes, ObservedWindows(classes, source.batch_size, in_order=True)
 
 
 def _transformation(optimizer: Any, momentum: float) -> optax.GradientTransformation:
