@@ -363,7 +363,7 @@ WRONG = [
     (lambda: train(fixed, steps=2), "steps must be at most the 1 of the FixedBatches, was 2."),
     (lambda: train(steps=1, init=trained()),
      "steps must be at least the 2 updates that init has had, was 1."),
-    (lambda: train(steps=3, init=solved()), f"{SAME} method."),
+    (lambda: train(steps=3, init=solved()), f"{SAME} optimizer."),
     (lambda: train(steps=3, seed=1, init=trained()), f"{SAME} seed."),
     (lambda: train(steps=3, num_seeds=2, init=trained()), f"{SAME} num_seeds."),
     (lambda: train(steps=3, batch_size=3, init=trained()), f"{SAME} batch_size."),

@@ -30,11 +30,9 @@ def classes(
     checks.integer("--top", top, 1)
     windows = of_text.windows(text, run.seed)
     summary = windows.summary(top)
-    typer.echo(windows)
-    typer.echo("")
-    typer.echo(_table(summary))
     with c.output_folder("classes", run.out) as folder:
         _write(summary, folder / "classes.csv")
+        typer.echo(f"{windows}\n\n{_table(summary)}")
         c.written(folder)
 
 

@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
+import jax
 import numpy as np
 import typer
 from jax.errors import JaxRuntimeError
@@ -137,7 +138,11 @@ class TextOptions:
 
     def source(self, name: str, seed: int) -> sso.SequenceClasses | Windows:
         """Synthetic classes by their name, else the windows of a text."""
-        return SYNTHETIC[name]() if name in SYNTHETIC else self.windows(name, seed)
+        if name in SYNTHETIC:
+            return SYNTHETIC[name]()
+        if name.startswith("syn-") and not os.path.exists(name):
+            raise ValueError(f"synthetic problems are {', '.join(SYNTHETIC)}, was {name}.")
+        return self.windows(name, seed)
 
 
 @dataclass(frozen=True)
@@ -190,8 +195,7 @@ class RunOptions:
 
     def begin(self) -> None:
         """Choose the floating-point type, before anything is computed."""
-        if self.precision is Precision.double:
-            sso.enable_double_precision()
+        jax.config.update("jax_enable_x64", self.precision is Precision.double)
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
@@ -220,7 +224,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         except ValueError as error:
             code, text = 2, f"error: {error}"
         except (sso.SolveError, JaxRuntimeError, OSError, MemoryError) as error:
-            code, text = 1, f"failed: {error or type(error).__name__}"
+            code, text = 1, f"failed: {str(error) or type(error).__name__}"
         except KeyboardInterrupt:
             code, text = 130, "interrupted"
         else:

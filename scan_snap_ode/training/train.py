@@ -231,7 +231,8 @@ def _continued(
 ) -> tuple[int, Carry]:
     """Where `earlier` ended, and its carry."""
     about["init"] = earlier.about.get("init")
-    differs = [k for k in about if earlier.about.get(k) != about[k]]
+    given = [k for k in about if k != "method"]  # which follows from the others
+    differs = [k for k in given if earlier.about.get(k) != about[k]]
     if earlier.classes.layout != classes.layout:
         differs.append("source")
     if earlier.rates.shape != stepper.rates.shape or not all(
