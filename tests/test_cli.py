@@ -223,7 +223,7 @@ def test_text_is_read_and_written_under_a_c_locale(folder):
     answer = subprocess.run(
         [sys.executable, "-m", "scan_snap_ode", "classes", "数学 naïve.txt", *TEXT[1:], "--queries",
          "naïve,数学", "--out", "Ergebnis ü"],
-        env=os.environ | {"LC_ALL": "C", "PYTHONIOENCODING": "ascii"},
+        env=os.environ | {"LC_ALL": "C", "PYTHONIOENCODING": "latin-1"},
         capture_output=True,
     )  # fmt: skip
     out = answer.stdout.decode("utf-8")
