@@ -4,9 +4,9 @@ NeurIPS 2023), SGD on real tokens, and what each assumption costs."""
 import jax
 
 from scan_snap_ode.budget import ErrorBudget, error_budget
-from scan_snap_ode.files import load
 from scan_snap_ode.flows.joint import JointFlow
 from scan_snap_ode.integrate import SolveError, integrate
+from scan_snap_ode.netcdf import load
 from scan_snap_ode.problem.classes import SequenceClasses
 from scan_snap_ode.problem.synthetic import single_common_token, syn_medium, syn_small
 from scan_snap_ode.rates import LearningRates

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scan_snap_ode import checks, measures
+from scan_snap_ode import checks, measures, netcdf
 from scan_snap_ode.flows.joint import JointFlow
 from scan_snap_ode.integrate import integrate
 from scan_snap_ode.problem.classes import SequenceClasses
@@ -218,9 +218,9 @@ class ErrorBudget:
                 "step": [f"{s.above} → {s.below}" for s in steps],
                 "assumes": ("step", [s.assumes for s in steps]),
                 "token": self._tokens,
-                "token_word": ("token", [self.classes.name(t) for t in self._tokens]),
-                "class_query": ("class", [self.classes.name(t) for t in self.classes.query]),
-                "class_next": ("class", [self.classes.name(t) for t in self.classes.next_token]),
+                "token_word": ("token", netcdf.words(self.classes, self._tokens)),
+                "class_query": ("class", netcdf.words(self.classes, self.classes.query)),
+                "class_next": ("class", netcdf.words(self.classes, self.classes.next_token)),
             },
         )
 

@@ -75,12 +75,11 @@ def integrate(
     max_steps = checks.integer("max_steps", max_steps, 1)
     earlier = init if isinstance(init, Trajectory) else None
     dtype = flow.classes.support_probs.dtype
-    rates = jax.tree.map(lambda x: x.astype(dtype), rates)
+    rates = jax.tree.map(lambda x: jnp.asarray(x, dtype), rates)
     y0 = _start(flow, init, rates.shape, dtype)
-    t0 = jnp.zeros((), dtype) if earlier is None else jnp.asarray(earlier.ts[-1], dtype)
+    t0 = jnp.asarray(0.0 if earlier is None else earlier.ts[-1], dtype)
     ts = _check_times(ts, t0, dtype, continuing=earlier is not None)
-    eps = float(jnp.finfo(dtype).eps)
-    tolerances = jnp.maximum(jnp.asarray([rtol, atol], dtype), jnp.asarray([8, 0.08], dtype) * eps)
+    tolerances = _tolerances(rtol, atol, dtype)
     solver = diffrax.Tsit5() if solver is None else solver
     # Nothing concrete is being differentiated: the plain loop compiles faster.
     concrete = checks.is_concrete(flow, rates, ts, y0)
@@ -113,9 +112,6 @@ def _solve(flow, rates, ts, t0, y0, solver, tolerances, max_steps, adjoint, prog
         def field(t, y, rates):
             return ravel_pytree(flow.derivative(t, unravel(y), rates))[0]
 
-        def record(t, y, args):
-            return flow.readout(unravel(y))
-
         solution = diffrax.diffeqsolve(
             diffrax.ODETerm(field),
             solver,
@@ -124,12 +120,7 @@ def _solve(flow, rates, ts, t0, y0, solver, tolerances, max_steps, adjoint, prog
             _first_step(t0, ts[-1], rates),
             flat,
             args=rates,
-            saveat=diffrax.SaveAt(
-                subs=[
-                    diffrax.SubSaveAt(ts=ts, fn=record),
-                    diffrax.SubSaveAt(t1=True, fn=lambda t, y, args: unravel(y)),
-                ]
-            ),
+            saveat=diffrax.SaveAt(ts=ts, t1=True),  # the end comes last, wherever it was
             stepsize_controller=diffrax.PIDController(tolerances[0], tolerances[1]),
             max_steps=max_steps,
             adjoint=adjoint,
@@ -138,10 +129,12 @@ def _solve(flow, rates, ts, t0, y0, solver, tolerances, max_steps, adjoint, prog
         )
         assert solution.ys is not None
         assert solution.ts is not None
-        (records, last), (times, t_end) = solution.ys, solution.ts
-        reached = jnp.isfinite(times)[:, None, None]
+        end = jnp.sum(jnp.isfinite(solution.ts)) - 1
+        last, t_end = solution.ys[end], solution.ts[end]
+        records = jax.vmap(lambda y: flow.readout(unravel(y)))(solution.ys[:-1])
+        reached = (jnp.arange(len(ts)) < end)[:, None, None]
         records = jax.tree.map(lambda x: jnp.where(reached, x, jnp.nan), records)
-        finite = jnp.all(jnp.isfinite(ravel_pytree(last)[0]))
+        finite = jnp.all(jnp.isfinite(last))
         result = solution.result
         status = jnp.where(
             result == diffrax.RESULTS.successful,
@@ -154,8 +147,7 @@ def _solve(flow, rates, ts, t0, y0, solver, tolerances, max_steps, adjoint, prog
             name: jnp.asarray(solution.stats[f"num_{name}"])
             for name in ("accepted_steps", "rejected_steps")
         }
-        last = jax.tree.map(lambda x: x[0], last)
-        return records, last, t_end[0], status, stats
+        return records, unravel(last), t_end, status, stats
 
     for _ in rates.shape:
         one = jax.vmap(one)
@@ -169,6 +161,14 @@ def _first_step(t0: Any, t1: Any, rates: LearningRates) -> Any:
     return jnp.minimum(step, t1 - t0)
 
 
+def _tolerances(rtol: Any, atol: Any, dtype: Any) -> Any:
+    """(rtol, atol), at least what the precision can tell."""
+    at_least = np.asarray([8, 0.08]) * float(jnp.finfo(dtype).eps)
+    if checks.is_concrete(rtol, atol):
+        return jnp.asarray(np.maximum([rtol, atol], at_least), dtype)
+    return jnp.maximum(jnp.stack([jnp.asarray(rtol), jnp.asarray(atol)]), at_least).astype(dtype)
+
+
 def _start(flow: Flow, init: Any, batch: tuple[int, ...], dtype: Any) -> Any:
     """The initial state, broadcast over the axes of the rates."""
     layout = flow.classes.layout
@@ -180,7 +180,8 @@ def _start(flow: Flow, init: Any, batch: tuple[int, ...], dtype: Any) -> Any:
         state = initial.zeros(layout, dtype)
     else:
         state = initial.given(layout, init, dtype)
-    return jax.tree.map(lambda x: jnp.broadcast_to(x, batch + x.shape), flow.initial(*state))
+    state = flow.initial(*state)
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, batch + x.shape), state) if batch else state
 
 
 def _continued(flow: Flow, earlier: Trajectory, batch: tuple[int, ...], dtype: Any) -> Any:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from scan_snap_ode import checks
@@ -34,9 +36,7 @@ class LearningRates(eqx.Module):
     attention: Float[Array, "*batch"]
 
     def __init__(self, decoder: Any = 1.0, attention: Any = 0.1):
-        checks.positive("rates.decoder", decoder)
-        checks.positive("rates.attention", attention)
-        decoder, attention = jnp.asarray(decoder, float), jnp.asarray(attention, float)
+        decoder, attention = _rate("rates.decoder", decoder), _rate("rates.attention", attention)
         try:
             self.decoder, self.attention = jnp.broadcast_arrays(decoder, attention)
         except ValueError as error:
@@ -71,3 +71,12 @@ class LearningRates(eqx.Module):
         if not checks.is_concrete(self.decoder, self.attention):
             return "LearningRates(traced)"
         return f"LearningRates(decoder={show(self.decoder)}, attention={show(self.attention)})"
+
+
+def _rate(name: str, value: Any) -> Array:
+    checks.positive(name, value)
+    if checks.is_concrete(value):
+        with np.errstate(over="ignore", under="ignore"):
+            value = np.asarray(value, jax.dtypes.canonicalize_dtype(float))
+        checks.positive(f"{name} in single precision", value)
+    return jnp.asarray(value, float)

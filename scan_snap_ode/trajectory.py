@@ -255,9 +255,9 @@ class Trajectory(eqx.Module):
         Raises:
             ValueError: for an unknown observable, or one too large to make.
         """
-        from scan_snap_ode import files
+        from scan_snap_ode import netcdf
 
-        return files.to_dataset(self, observables)
+        return netcdf.to_dataset(self, observables)
 
     def save(
         self, path: str | Path, observables: Sequence[str] = ("attention", "entropy", "loss")
@@ -267,9 +267,9 @@ class Trajectory(eqx.Module):
         Raises:
             ValueError: when the folder cannot be written to, or as in `to_xarray`.
         """
-        from scan_snap_ode import files
+        from scan_snap_ode import netcdf
 
-        return files.save_trajectory(self, path, observables)
+        return netcdf.save_trajectory(self, path, observables)
 
     def plot(self) -> matplotlib.figure.Figure:
         """Entropy, loss and the final attention of a few classes."""

@@ -20,7 +20,7 @@ from jax.errors import JaxRuntimeError
 from typer.testing import CliRunner
 
 import scan_snap_ode as sso
-from scan_snap_ode import cli
+from scan_snap_ode import cli, files
 from scan_snap_ode.cli import common
 
 WORDS = ["the", "of", "naïve", "数学", "cat", "dog", "sat", "mat"]
@@ -542,13 +542,11 @@ def test_ctrl_c_in_compare_keeps_the_finished_levels():
     summary = read(f"{out}/summary.json")
     assert summary["complete"] is False
     assert [level["level"] for level in summary["levels"]] == ["SGD"]
-    groups = xr.open_groups(f"{out}/trajectories.nc")
-    assert set(groups) == {"/", "/SGD", "/unfinished"}
-    assert groups["/SGD"].sizes["time"] == 11
-    assert 0 < groups["/unfinished"].sizes["time"] < 11
-    assert groups["/unfinished"].attrs["method"] == "gradient descent"
-    for group in groups.values():
-        group.close()
+    with xr.open_datatree(f"{out}/trajectories.nc") as groups:
+        assert set(groups.children) == {"SGD", "unfinished"}
+        assert groups["SGD"].sizes["time"] == 11
+        assert 0 < groups["unfinished"].sizes["time_reached"] < 11
+        assert groups["unfinished"].attrs["method"] == "gradient descent"
 
 
 def test_ctrl_c_before_any_level_is_done(scan_snap, monkeypatch):
@@ -563,3 +561,33 @@ def test_ctrl_c_before_any_level_is_done(scan_snap, monkeypatch):
     assert "levels" not in summary
     with xr.open_datatree("scan-snap-out/compare-1/trajectories.nc") as groups:
         assert set(groups.children) == {"unfinished"}
+
+
+@pytest.mark.parametrize("command", ["compare", "train"])
+def test_ctrl_c_while_results_are_written(scan_snap, monkeypatch, command):
+    """They are written to the end, then the command stops."""
+    save_json = files.save_json
+
+    def interrupted(path, data):
+        os.kill(os.getpid(), signal.SIGINT)
+        return save_json(path, data)
+
+    monkeypatch.setattr(files, "save_json", interrupted)
+    result = scan_snap(command, *TEXT, *TINY, "--out", "run")
+    assert result.code == 130
+    assert result.err.splitlines() == [
+        "scan-snap: writing the results, then stopping",
+        "scan-snap: interrupted",
+    ]
+    picture = {"compare": "compare.png", "train": "trajectory.png"}[command]
+    assert os.path.getsize(f"run/{picture}") > 0
+    assert read("run/summary.json")["setting"]["command"] == command
+
+
+def test_train_keeps_an_earlier_run(scan_snap):
+    assert scan_snap("train", *TEXT, *TINY, "--out", "run").code == 0
+    before = sso.load("run/trajectory.nc")
+    again = scan_snap("train", *TEXT, *TINY, "--seed", "7", "--out", "run")
+    assert again.code == 2
+    assert "--out must not hold a run, run/trajectory.nc exists" in again.err
+    assert_same(sso.load("run/trajectory.nc"), before)

@@ -587,3 +587,12 @@ def test_a_run_of_another_precision_is_not_continued(single_precision):
         train(steps=3, batch_size=128, init=run)
     with pytest.raises(ValueError, match="init must be of type float64, as the flow, was float32"):
         integrate(ts=[3.0], init=solve)
+
+
+@pytest.mark.parametrize("rate", [1e308, 1e-60])
+def test_a_rate_that_single_precision_cannot_hold(rate):
+    with (
+        jax.enable_x64(False),
+        pytest.raises(ValueError, match=r"in single .* was (inf|0)"),
+    ):
+        sso.LearningRates(rate)

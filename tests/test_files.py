@@ -17,7 +17,7 @@ import pytest
 import xarray as xr
 
 import scan_snap_ode as sso
-from scan_snap_ode import files
+from scan_snap_ode import files, netcdf
 
 WORDS = ("the", "Übermut", "数学", "naïve", "🙂", "a b\n", "", "nul\0byte", "lone \ud800 surrogate")
 
@@ -236,7 +236,7 @@ def fails_midway(monkeypatch):
         def fail(_):
             raise error
 
-        monkeypatch.setattr(files, "_state_dataset", fail)
+        monkeypatch.setattr(netcdf, "_state_dataset", fail)
 
     return stop
 
@@ -342,9 +342,9 @@ def foreign(path: Path, kind: str) -> None:
     elif kind == "a later format":
         empty.assign_attrs(format="scan-snap-ode trajectory 2").to_netcdf(path, engine="h5netcdf")
     elif kind == "half of the format":
-        empty.assign_attrs(format=files.FORMAT).to_netcdf(path, engine="h5netcdf")
+        empty.assign_attrs(format=netcdf.FORMAT).to_netcdf(path, engine="h5netcdf")
     elif kind == "a budget":
-        files.save_budget(sso.ErrorBudget(sso.syn_small()), path)
+        netcdf.save_budget(sso.ErrorBudget(sso.syn_small()), path)
 
 
 @pytest.mark.parametrize(
@@ -416,3 +416,12 @@ def test_json_that_cannot_be_written_leaves_the_old(tmp_path):
         files.save_json(path, {"a": object()})
     assert json.loads(path.read_text()) == {"a": 1}
     assert os.listdir(tmp_path) == ["x.json"]
+
+
+def test_a_budget_with_words_that_are_no_text(tmp_path):
+    levels = ["gradient descent", "class flow"]
+    budget = sso.error_budget(text_windows(), rates(1.0), [0, 3], levels=levels)
+    path = netcdf.save_budget(budget, tmp_path / "budget.nc")
+    with xr.open_datatree(path) as opened:
+        assert set(opened.children) == {"gradient_descent", "class_flow"}
+        assert "nul?byte" in list(np.asarray(opened["token_word"]))

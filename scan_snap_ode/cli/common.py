@@ -6,6 +6,7 @@ import functools
 import inspect
 import itertools
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -286,6 +287,24 @@ def _next_free(parent: Path, command: str) -> Path:
     raise AssertionError("unreachable")
 
 
+@contextmanager
+def finishing() -> Iterator[None]:
+    """Results are written to their end: ctrl-C meanwhile is obeyed afterwards."""
+    pressed = []
+
+    def later(signum: int, frame: Any) -> None:
+        pressed.append(signum)
+        say("writing the results, then stopping")
+
+    before = signal.signal(signal.SIGINT, later)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
+
+
 def in_terminal() -> bool:
     """Whether somebody watches: bars and notes go to the standard error of a terminal only."""
     return sys.stderr.isatty()
@@ -316,6 +335,11 @@ def written(folder: Path) -> None:
 
 def write_trajectory(run: sso.Trajectory, folder: Path, setting: dict[str, Any]) -> None:
     """Print a run, and write its data, its picture and its end."""
+    with finishing():
+        _write_trajectory(run, folder, setting)
+
+
+def _write_trajectory(run: sso.Trajectory, folder: Path, setting: dict[str, Any]) -> None:
     from scan_snap_ode.figures import style
 
     run.save(folder / "trajectory.nc")

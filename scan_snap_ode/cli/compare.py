@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 import scan_snap_ode as sso
-from scan_snap_ode import files
+from scan_snap_ode import files, netcdf
 from scan_snap_ode.cli import common as c
 from scan_snap_ode.streams.windows import Windows
 
@@ -49,16 +49,18 @@ def compare(
                 on_level=lambda level, _: c.note(f"{level}: done"),
             )
         except sso.Interrupted as stopped:
-            _write(stopped.partial, windows, folder, setting)
+            with c.finishing():
+                _write(stopped.partial, windows, folder, setting)
             c.written(folder)
             raise
-        _write(budget, windows, folder, setting)
-        typer.echo(budget)
-        c.written(folder)
+        with c.finishing():
+            _write(budget, windows, folder, setting)
+            typer.echo(budget)
+            c.written(folder)
 
 
 def _write(budget: sso.ErrorBudget, windows: Windows, folder: Path, setting: dict) -> None:
-    files.save_budget(budget, folder / "trajectories.nc")
+    netcdf.save_budget(budget, folder / "trajectories.nc")
     source = {
         "name": windows.name,
         "md5": windows.md5,

@@ -63,6 +63,11 @@ def train(
     facts = {"command": "train", "source": source, "optimizer": str(optimizer), "init": str(init)}
     with c.output_folder("train", run.out) as folder:
         file = folder / "trajectory.nc"
+        if file.exists() and not resume:
+            raise ValueError(
+                f"--out must not hold a run, {file} exists; go on with it by --resume, or name "
+                "another folder."
+            )
         try:
             trajectory = sso.train(
                 problem,

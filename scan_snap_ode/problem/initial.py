@@ -24,7 +24,10 @@ def zeros(layout: Layout, dtype: Any, full: bool = False) -> State:
     """Y = Z = 0; `full` keeps one column of Y per token."""
     width = layout.vocab_size if full else len(layout.decoder.tokens)
     support, queries = len(layout.support_tokens), len(layout.query_tokens)
-    return jnp.zeros((support, width), dtype), jnp.zeros((queries, support), dtype)
+    # Made on the host: jnp.zeros would compile a program for each shape.
+    return jnp.asarray(np.zeros((support, width), dtype)), jnp.asarray(
+        np.zeros((queries, support), dtype)
+    )
 
 
 def given(layout: Layout, init: Any, dtype: Any, full: bool = False) -> State:
