@@ -63,6 +63,18 @@ def writable_file(name: str, value: Any) -> Path:
     return path
 
 
+def reserve(folder: Path, size: int) -> None:
+    """OSError where `size` bytes are not to be had; HDF5 would end the process on a full disk."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        if hasattr(os, "posix_fallocate"):
+            try:
+                os.posix_fallocate(file.fileno(), 0, size)
+            except OSError as error:
+                raise OSError(
+                    error.errno, f"{os.strerror(error.errno or 0)}: {size:,} bytes", str(folder)
+                ) from error
+
+
 def save_json(path: Path, data: Any) -> Path:
     """Write indented JSON, whole or not at all; numbers that are not finite become null."""
     with whole(path) as temporary:

@@ -163,10 +163,9 @@ def _first_step(t0: Any, t1: Any, rates: LearningRates) -> Any:
 
 def _tolerances(rtol: Any, atol: Any, dtype: Any) -> Any:
     """(rtol, atol), at least what the precision can tell."""
-    at_least = np.asarray([8, 0.08]) * float(jnp.finfo(dtype).eps)
-    if checks.is_concrete(rtol, atol):
-        return jnp.asarray(np.maximum([rtol, atol], at_least), dtype)
-    return jnp.maximum(jnp.stack([jnp.asarray(rtol), jnp.asarray(atol)]), at_least).astype(dtype)
+    xp = np if checks.is_concrete(rtol, atol) else jnp  # on the host nothing is compiled
+    at_least = np.asarray([8, 0.08], dtype) * jnp.finfo(dtype).eps
+    return jnp.asarray(xp.maximum(xp.asarray([rtol, atol], dtype), at_least), dtype)
 
 
 def _start(flow: Flow, init: Any, batch: tuple[int, ...], dtype: Any) -> Any:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 FORMAT = "scan-snap-ode trajectory 1"
 OBSERVABLES = ("attention", "entropy", "loss")
+_HEADER = 2**16  # bytes of a group beside its arrays, at most
 
 
 def to_dataset(run: Trajectory, observables: Sequence[str] = OBSERVABLES) -> xr.Dataset:
@@ -101,31 +102,31 @@ def save_trajectory(
 ) -> Path:
     """See `Trajectory.save`."""
     path = files.writable_file("path", path)
-    dataset = to_dataset(run, observables)
-    with files.whole(path) as temporary:
-        dataset.to_netcdf(temporary, engine="h5netcdf")
-        _append(temporary, "classes", _classes_dataset(run.classes))
-        if run.classes.pooled is not None:
-            _append(temporary, "pooled", _classes_dataset(run.classes.pooled))
-        _append(temporary, "state", _state_dataset(run))
-    return path
+    groups = {"/": to_dataset(run, observables), "classes": _classes_dataset(run.classes)}
+    if run.classes.pooled is not None:
+        groups["pooled"] = _classes_dataset(run.classes.pooled)
+    return _write(path, groups | {"state": _state_dataset(run)})
 
 
 def save_budget(budget: ErrorBudget, path: Path) -> Path:
     """A NetCDF file with the budget at its root and every level's run as a group."""
     import xarray as xr
 
-    runs = dict(budget.runs)
+    groups = {"/": budget.to_xarray() if budget.runs else xr.Dataset()}
+    for name, run in budget.runs.items():
+        groups[name.replace(" ", "_")] = to_dataset(run, ("entropy",))
     if budget.unfinished is not None:
-        runs["unfinished"] = budget.unfinished
+        data = to_dataset(budget.unfinished, ("entropy",) if len(budget.unfinished.ts) else ())
+        # It has fewer times than the root, whose axis groups inherit.
+        groups["unfinished"] = data.rename(time="time_reached")
+    return _write(path, groups)
+
+
+def _write(path: Path, groups: dict[str, xr.Dataset]) -> Path:
+    files.reserve(path.parent, sum(_HEADER + data.nbytes for data in groups.values()))
     with files.whole(path) as temporary:
-        dataset = budget.to_xarray() if budget.runs else xr.Dataset()
-        dataset.to_netcdf(temporary, engine="h5netcdf")
-        for name, run in runs.items():
-            data = to_dataset(run, ("entropy",) if len(run.ts) else ())
-            if name == "unfinished":  # has fewer times than the root, whose axis groups inherit
-                data = data.rename(time="time_reached")
-            _append(temporary, name.replace(" ", "_"), data)
+        for k, (name, data) in enumerate(groups.items()):
+            data.to_netcdf(temporary, "a" if k else "w", group=name, engine="h5netcdf")
     return path
 
 
@@ -167,10 +168,6 @@ def _read_trajectory(path: Path) -> Trajectory:
         batch_loss=_array(data["batch_loss"]) if "batch_loss" in data else None,
         about=json.loads(state.attrs["about"]),
     )
-
-
-def _append(path: Path, group: str, dataset: xr.Dataset) -> None:
-    dataset.to_netcdf(path, mode="a", group=group, engine="h5netcdf")
 
 
 def _open(path: Path, group: str | None = None) -> xr.Dataset:

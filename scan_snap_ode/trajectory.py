@@ -16,7 +16,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from scan_snap_ode import checks
-from scan_snap_ode.flows.objective import Objective, objective
+from scan_snap_ode.flows.objective import PaddedObjective
 from scan_snap_ode.problem.classes import SequenceClasses, positions
 from scan_snap_ode.rates import LearningRates
 from scan_snap_ode.theory import attention
@@ -168,7 +168,7 @@ class Trajectory(eqx.Module):
         Y, Z = jnp.asarray(self.decoder), jnp.asarray(self.attention_logits)
         axes = Y.shape[:-3]
         runs = zip(Y.reshape(-1, *Y.shape[-3:]), Z.reshape(-1, *Z.shape[-3:]), strict=True)
-        J = objective(classes)
+        J = PaddedObjective(classes)  # scales each row by itself: finite for any Z
         losses = [_losses(J, *run) for run in runs]  # one compiled program for runs of one length
         return jnp.stack(losses).reshape(*axes, len(self.ts))
 
@@ -312,7 +312,7 @@ _entropy = jax.jit(attention.entropy)
 
 
 @eqx.filter_jit
-def _losses(objective: Objective, Y: Any, Z: Any) -> Float[Array, " T"]:
+def _losses(objective: PaddedObjective, Y: Any, Z: Any) -> Float[Array, " T"]:
     return lax.map(lambda state: 0 - objective.value(*state), (Y, Z))  # 0, not -0, at the end
 
 

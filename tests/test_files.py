@@ -233,10 +233,14 @@ def fails_midway(monkeypatch):
     """A write that stops when half of the file is there."""
 
     def stop(error):
-        def fail(_):
-            raise error
+        to_netcdf = xr.Dataset.to_netcdf
 
-        monkeypatch.setattr(netcdf, "_state_dataset", fail)
+        def fail(data, *arguments, **options):
+            if options["group"] == "state":
+                raise error
+            return to_netcdf(data, *arguments, **options)
+
+        monkeypatch.setattr(xr.Dataset, "to_netcdf", fail)
 
     return stop
 
@@ -425,3 +429,15 @@ def test_a_budget_with_words_that_are_no_text(tmp_path):
     with xr.open_datatree(path) as opened:
         assert set(opened.children) == {"gradient_descent", "class_flow"}
         assert "nul?byte" in list(np.asarray(opened["token_word"]))
+
+
+@pytest.mark.parametrize("error", [AttributeError("no id"), TypeError("no len"), KeyError("x")])
+def test_a_damaged_file_is_refused_whatever_its_reader_raises(tmp_path, monkeypatch, error):
+    path = solve().save(tmp_path / "run.nc")
+
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(xr, "open_dataset", fail)
+    with pytest.raises(ValueError, match=r"path must be a saved Trajectory, .* was not: "):
+        sso.load(path)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import scan_snap_ode as sso
 from scan_snap_ode.flows import objective as objectives
 from scan_snap_ode.problem import initial
+from scan_snap_ode.theory import attention
 
 LAYOUTS = [objectives.PaddedObjective, objectives.BlockedObjective]
 
@@ -259,3 +260,32 @@ def test_a_flow_goes_on_late_in_single_precision(single_precision):
     on = sso.integrate(flow, rates, [2e6], init=begun, max_steps=100)
     whole = sso.integrate(flow, rates, [1e6, 2e6])
     np.testing.assert_allclose(on.attention_logits, whole.attention_logits, atol=1e-3)
+
+
+def test_losses_are_finite_however_far_apart_the_logits_are():
+    """A row's tokens may all lie far below the largest logit of its query."""
+    probs = np.array([[0.5, 0.5, 0, 0], [0, 0, 0.5, 0.5]])
+    classes = sso.SequenceClasses(probs, query=[0, 0], next_token=[1, 2])
+    Z = np.zeros((4, 4))
+    Z[0, :2] = 2000, 1000
+    Y = np.random.default_rng(0).normal(size=(4, 4))
+    run = sso.integrate(sso.JointFlow(classes), sso.LearningRates(1.0, 1.0), [0.0], init=(Y, Z))
+    # f of the first class is its first token, since exp(-1000) is 0; of the second, both alike.
+    scores = np.array([Y[0], (Y[2] + Y[3]) / np.sqrt(2)])
+    log_alpha = scores - np.log(np.exp(scores).sum(1, keepdims=True))
+    np.testing.assert_allclose(run.loss, [-(log_alpha[0, 1] + log_alpha[1, 2]) / 2], rtol=1e-12)
+
+
+def test_entropy_of_a_run_that_diverged_is_unknown():
+    c = np.array([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0], [np.nan, np.nan, 0.0]])
+    np.testing.assert_allclose(attention.entropy(jnp.asarray(c)), [np.log(2), 0, np.nan])
+
+
+def test_a_traced_tolerance_is_a_tolerance():
+    flow, rates = sso.JointFlow(sso.syn_small()), sso.LearningRates(1.0, 1.0)
+
+    def end(rtol):
+        return sso.integrate(flow, rates, [20.0], rtol=rtol).attention_logits
+
+    np.testing.assert_allclose(jax.jit(end)(1e-9), end(1e-9), rtol=1e-12)
+    assert np.abs(end(1e-3) - end(1e-9)).max() > 1e-9

@@ -102,7 +102,7 @@ class TextOptions:
         bool,
         _option(
             _TEXT,
-            "Whether automatic choices take words of letters only.",
+            "Whether automatic choices take words of letters only, where there are any.",
             "--words-only/--all-tokens",
         ),
     ] = True
@@ -132,7 +132,8 @@ class TextOptions:
             next_token=_choice(self.next_tokens),
             num_classes=self.classes,
             vocab_size=self.vocab_size,
-            words_only=self.words_only,
+            # Token ids have no letters to choose by.
+            words_only=self.words_only and any(map(str.isalpha, stream.vocabulary)),
             max_windows=self.max_windows,
             seed=seed,
         )
@@ -285,6 +286,13 @@ def _next_free(parent: Path, command: str) -> Path:
             (folder := parent / f"{command}-{n}").mkdir()
             return folder
     raise AssertionError("unreachable")
+
+
+def refuse_a_run_in(folder: Path, remedy: str = "") -> None:
+    """ValueError where results would replace an earlier run, which may have taken hours."""
+    file = folder / "trajectory.nc"
+    if file.exists():
+        raise ValueError(f"--out must not hold a run, {file} exists; name another folder{remedy}.")
 
 
 @contextmanager

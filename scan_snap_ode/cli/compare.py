@@ -51,7 +51,7 @@ def compare(
         except sso.Interrupted as stopped:
             with c.finishing():
                 _write(stopped.partial, windows, folder, setting)
-            c.written(folder)
+                c.written(folder)
             raise
         with c.finishing():
             _write(budget, windows, folder, setting)

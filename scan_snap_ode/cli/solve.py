@@ -64,9 +64,10 @@ def solve(
             raise ValueError(f"--flow window needs a text, {source} is synthetic.")
         classes = problem.as_classes()
     c.note(f"{classes}\n")
-    ts = np.append(0, np.geomspace(min(1, until / 10), until, records - 1))
+    ts = np.append(0, np.geomspace(until, min(1, until / 10), records - 1)[::-1])
     facts = {"command": "solve", "source": source, "flow": str(flow), "until": until, "rtol": rtol}
     with c.output_folder("solve", run.out) as folder:
+        c.refuse_a_run_in(folder)
         trajectory = sso.integrate(
             sso.JointFlow(classes), rates.rates, ts, rtol=rtol, progress=c.in_terminal()
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -63,11 +64,8 @@ def train(
     facts = {"command": "train", "source": source, "optimizer": str(optimizer), "init": str(init)}
     with c.output_folder("train", run.out) as folder:
         file = folder / "trajectory.nc"
-        if file.exists() and not resume:
-            raise ValueError(
-                f"--out must not hold a run, {file} exists; go on with it by --resume, or name "
-                "another folder."
-            )
+        if not resume:
+            c.refuse_a_run_in(folder, ", or go on with it by --resume")
         try:
             trajectory = sso.train(
                 problem,
@@ -77,7 +75,7 @@ def train(
                 context_length=None if isinstance(problem, Windows) else of_text.context_length,
                 momentum=training.momentum,
                 optimizer=str(optimizer),
-                init=sso.load(file) if resume else str(init),
+                init=_earlier(file, str(init)) if resume else str(init),
                 num_seeds=training.seeds,
                 seed=run.seed,
                 record_at=c.record_times(training.steps),
@@ -89,3 +87,11 @@ def train(
             typer.echo("To go on, repeat the command with --resume and this --out.", err=True)
             raise
         c.write_trajectory(trajectory, folder, c.setting(of_text, rates, training, run, **facts))
+
+
+def _earlier(file: Path, init: str) -> sso.Trajectory:
+    """The run to go on with; all but its initial values the library compares."""
+    run = sso.load(file)
+    if run.about.get("init") != init:
+        raise ValueError(f"--init must be that of the run, {run.about.get('init')}, was {init}.")
+    return run

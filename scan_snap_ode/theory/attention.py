@@ -75,5 +75,5 @@ def log_likelihood_and_residual(
 
 
 def entropy(c: Float[Array, "*axes L"]) -> Float[Array, "*axes"]:
-    """Entropy in nats over the last axis; 0 log 0 = 0."""
-    return -jnp.sum(jnp.where(c > 0, c * jnp.log(jnp.where(c > 0, c, 1)), 0), axis=-1)
+    """Entropy in nats over the last axis; 0 log 0 = 0, NaN stays NaN."""
+    return -jnp.sum(c * jnp.log(jnp.where(c == 0, 1, c)), axis=-1)
