@@ -9,8 +9,9 @@ from typing import Any
 import typer
 
 from scan_snap_ode.cli.classes import classes
-from scan_snap_ode.cli.common import command, say
+from scan_snap_ode.cli.common import command
 from scan_snap_ode.cli.compare import compare
+from scan_snap_ode.cli.interrupts import heard, say
 from scan_snap_ode.cli.solve import solve
 from scan_snap_ode.cli.train import train
 
@@ -56,7 +57,8 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # a C locale must not stop at a Greek letter
             stream.reconfigure(encoding="utf-8", errors="replace")
     try:
-        code = app(prog_name="scan-snap", standalone_mode=False)
+        with heard():
+            code = app(prog_name="scan-snap", standalone_mode=False)
     except _UsageError as error:
         code = error.exit_code
         if error.format_message():  # none where the help was shown instead

@@ -6,7 +6,6 @@ import functools
 import inspect
 import itertools
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +21,7 @@ from jax.errors import JaxRuntimeError
 
 import scan_snap_ode as sso
 from scan_snap_ode import checks, files
+from scan_snap_ode.cli.interrupts import finishing, say
 from scan_snap_ode.streams.windows import Windows
 
 
@@ -249,11 +249,6 @@ def _parameters_of(group: Any) -> list[inspect.Parameter]:
     ]
 
 
-def say(text: str) -> None:
-    """One line on standard error."""
-    typer.echo(f"scan-snap: {' '.join(text.split())}", err=True)
-
-
 def _choice(text: str) -> int | list[str]:
     """A number, or words separated by commas (a comma itself is written as two)."""
     if text.strip().isdecimal():
@@ -293,24 +288,6 @@ def refuse_a_run_in(folder: Path, remedy: str = "") -> None:
     file = folder / "trajectory.nc"
     if file.exists():
         raise ValueError(f"--out must not hold a run, {file} exists; name another folder{remedy}.")
-
-
-@contextmanager
-def finishing() -> Iterator[None]:
-    """Results are written to their end: ctrl-C meanwhile is obeyed afterwards."""
-    pressed = []
-
-    def later(signum: int, frame: Any) -> None:
-        pressed.append(signum)
-        say("writing the results, then stopping")
-
-    before = signal.signal(signal.SIGINT, later)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if pressed:
-        raise KeyboardInterrupt
 
 
 def in_terminal() -> bool:

@@ -9,6 +9,7 @@ import typer
 import scan_snap_ode as sso
 from scan_snap_ode import files, netcdf
 from scan_snap_ode.cli import common as c
+from scan_snap_ode.cli.interrupts import finishing
 from scan_snap_ode.streams.windows import Windows
 
 
@@ -49,11 +50,11 @@ def compare(
                 on_level=lambda level, _: c.note(f"{level}: done"),
             )
         except sso.Interrupted as stopped:
-            with c.finishing():
+            with finishing():
                 _write(stopped.partial, windows, folder, setting)
                 c.written(folder)
             raise
-        with c.finishing():
+        with finishing():
             _write(budget, windows, folder, setting)
             typer.echo(budget)
             c.written(folder)

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,7 @@ from command_line import TEXT, TINY, assert_same, read
 
 import scan_snap_ode as sso
 from scan_snap_ode import files
+from scan_snap_ode.training import loop
 
 # The command, slowed down to 20 ms a step; "ready" once `after` steps are done.
 SLOW = """
@@ -147,3 +149,56 @@ def test_an_earlier_run_is_kept(scan_snap, command):
     assert again.code == 2
     assert "--out must not hold a run, run/trajectory.nc exists" in again.err
     assert_same(sso.load("run/trajectory.nc"), before)
+
+
+def kept(result, done):
+    """An interrupted training that is there to go on with."""
+    assert result.code == 130
+    assert result.err.splitlines()[-1] == "scan-snap: interrupted"
+    assert sso.load("run/trajectory.nc").stats["updates"].tolist() == [done, done]
+
+
+class PressedInACallback:
+    """Ctrl-C while Python runs a callback, whose exceptions it drops."""
+
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+
+
+def test_ctrl_c_in_a_callback_is_not_lost(scan_snap, monkeypatch):
+    advance = loop.Stepper.advance
+    held = [PressedInACallback()]
+
+    def slow(*arguments):
+        held.clear()
+        time.sleep(0.02)
+        return advance(*arguments)
+
+    monkeypatch.setattr(loop, "_BREATH", 0)
+    monkeypatch.setattr(loop.Stepper, "advance", slow)
+    result = scan_snap(*LONG, "--out", "run")
+    done = int(sso.load("run/trajectory.nc").stats["updates"][0])
+    assert done < 200
+    kept(result, done)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_impatience_loses_nothing(scan_snap, monkeypatch, number):
+    """Signals that come while an interrupted run is being saved."""
+    save = sso.Trajectory.save
+
+    def interrupt(*_):
+        os.kill(os.getpid(), number)
+        time.sleep(0.01)
+
+    def interrupted(*arguments, **options):
+        interrupt()
+        interrupt()
+        return save(*arguments, **options)
+
+    monkeypatch.setattr(loop.Stepper, "advance", interrupt)
+    monkeypatch.setattr(sso.Trajectory, "save", interrupted)
+    result = scan_snap(*LONG, "--out", "run")
+    assert result.err.count("stopping already") == 2
+    kept(result, 0)
