@@ -11,6 +11,7 @@ from scan_snap_ode.problem.classes import SequenceClasses
 from scan_snap_ode.problem.synthetic import single_common_token, syn_medium, syn_small
 from scan_snap_ode.rates import LearningRates
 from scan_snap_ode.streams import TokenStream, Windows, load_corpus, windows
+from scan_snap_ode.theory.decoder_clock import decoder_clock, transition_times
 from scan_snap_ode.training.batches import FixedBatches
 from scan_snap_ode.training.train import train
 from scan_snap_ode.trajectory import Interrupted, Status, Trajectory
@@ -38,6 +39,7 @@ __all__ = [
     "TokenStream",
     "Trajectory",
     "Windows",
+    "decoder_clock",
     "enable_double_precision",
     "error_budget",
     "integrate",
@@ -47,5 +49,6 @@ __all__ = [
     "syn_medium",
     "syn_small",
     "train",
+    "transition_times",
     "windows",
 ]

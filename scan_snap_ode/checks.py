@@ -69,6 +69,25 @@ def positive(name: str, value: Any, *, scalar: bool = False) -> None:
         raise ValueError(f"{name} must be positive and finite, was {array[bad].flat[0]}.")
 
 
+def at_least(name: str, value: Any, low: float) -> None:
+    """ValueError unless `value` is traced or one finite number of at least `low`."""
+    if not is_concrete(value):
+        return
+    number = reals(name, value)
+    if number.ndim or not (np.isfinite(number) and number >= low):
+        raise ValueError(f"{name} must be a finite number of at least {low}, was {value!r}.")
+
+
+def times(name: str, value: Any) -> None:
+    """ValueError unless every concrete entry is finite and not negative."""
+    if not is_concrete(value):
+        return
+    array = reals(name, value)
+    bad = ~(np.isfinite(array) & (array >= 0))
+    if bad.any():
+        raise ValueError(f"{name} must be finite and not negative, held {array[bad].flat[0]}.")
+
+
 def reals(name: str, value: Any) -> NDArray[Any]:
     """A concrete `value` as an array of integers or floats, else ValueError."""
     array = _rectangular(name, value)
