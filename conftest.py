@@ -17,7 +17,13 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 # The shapes of the formulas are checked while the tests run; public functions check their arguments
 # themselves, and with their own words.
-_FORMULAS = ("theory", "flows.objective", "measures", "problem.initial", "training.pairwise")
+_FORMULAS = (
+    "theory.attention",
+    "flows.objective",
+    "measures",
+    "problem.initial",
+    "training.pairwise",
+)
 install_import_hook([f"scan_snap_ode.{name}" for name in _FORMULAS], "beartype.beartype")
 
 _FLAGS = ELLIPSIS | NORMALIZE_WHITESPACE

@@ -88,6 +88,18 @@ def times(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be finite and not negative, held {array[bad].flat[0]}.")
 
 
+def rising(name: str, value: Any) -> None:
+    """ValueError unless a concrete `value` is a non-empty row of strictly rising times."""
+    times(name, value)
+    if not is_concrete(value):
+        return
+    array = reals(name, value)
+    if array.ndim != 1 or not array.size or (np.diff(array) <= 0).any():
+        raise ValueError(
+            f"{name} must be a non-empty 1-D array, strictly increasing, was {value!r:.200}."
+        )
+
+
 def reals(name: str, value: Any) -> NDArray[Any]:
     """A concrete `value` as an array of integers or floats, else ValueError."""
     array = _rectangular(name, value)
@@ -117,14 +129,16 @@ def file(name: str, value: Any) -> Path:
     return Path(value)
 
 
-def dense_size(name: str, *shape: int, limit: int = 2**27) -> None:
+def dense_size(
+    name: str, *shape: int, limit: int = 2**27, instead: str = "Use the padded form instead."
+) -> None:
     """ValueError when a dense view of this shape would hold more than `limit` numbers."""
     size = math.prod(shape)
     if size > limit:
         dims = " x ".join(f"{n:,}" for n in shape)
         raise ValueError(
             f"{name} would be a dense {dims} array ({size:,} numbers); at most {limit:,} are made. "
-            "Use the padded form instead."
+            f"{instead}"
         )
 
 

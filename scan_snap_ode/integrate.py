@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import diffrax
@@ -9,13 +10,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from scan_snap_ode import checks
-from scan_snap_ode.flows.base import Flow
+from scan_snap_ode.flows.base import Flow, IntrinsicFlow, check_zero_decoder, method
 from scan_snap_ode.problem import initial
 from scan_snap_ode.rates import LearningRates
+from scan_snap_ode.solve import Options, Solution, solve_each, solve_once
 from scan_snap_ode.trajectory import Status, Trajectory
 
 
@@ -33,13 +34,15 @@ def integrate(
     rtol: Any = 1e-7,
     atol: Any = 1e-9,
     max_steps: int = 100_000,
+    event: Callable[..., Any] | None = None,
     progress: bool = False,
     throw: bool = True,
 ) -> Trajectory:
     """Integrate a flow from t = 0 and record it at `ts`.
 
     Works inside jit, vmap and grad, with `rates`, `ts`, the classes' probabilities and `init`
-    traced. Array-valued rates are solved together and add leading axes to the result.
+    traced. Array-valued rates are solved together and add leading axes to the result; flows with
+    an intrinsic time (`SlowAttentionFlow`, `CommonTokenFlow`) are solved once for all of them.
 
     Args:
         flow: for example `JointFlow(classes)`.
@@ -51,6 +54,9 @@ def integrate(
         rtol, atol: tolerances of the adaptive steps; raised to what the precision can tell
             (single: 1e-6 relative, 1e-8 absolute).
         max_steps: of the solver, for each element of `rates`.
+        event: ends a run early, such as `Snap()`: a function of (classes, t, (Y, Z), (dY, dZ)), the
+            last pair being derivatives in t, that ends the run where it falls through zero. The
+            run's `status` says so, `stats["end_time"]` when; later records are NaN.
         progress: show a bar of the time reached.
         throw: raise when a solve fails; else its `status` tells, and times not reached are NaN.
 
@@ -73,92 +79,45 @@ def integrate(
     checks.positive("rtol", rtol, scalar=True)
     checks.positive("atol", atol, scalar=True)
     max_steps = checks.integer("max_steps", max_steps, 1)
+    if event is not None and not callable(event):
+        raise ValueError(f"event must be such as Snap(), or None, was {event!r}.")
     earlier = init if isinstance(init, Trajectory) else None
     dtype = flow.classes.support_probs.dtype
     rates = jax.tree.map(lambda x: jnp.asarray(x, dtype), rates)
-    y0 = _start(flow, init, rates.shape, dtype)
+    start = _start(flow, init, rates.shape, dtype)
     t0 = jnp.asarray(0.0 if earlier is None else earlier.ts[-1], dtype)
     ts = _check_times(ts, t0, dtype, continuing=earlier is not None)
-    tolerances = _tolerances(rtol, atol, dtype)
-    solver = diffrax.Tsit5() if solver is None else solver
     # Nothing concrete is being differentiated: the plain loop compiles faster.
-    concrete = checks.is_concrete(flow, rates, ts, y0)
-    adjoint = diffrax.ForwardMode() if concrete else diffrax.RecursiveCheckpointAdjoint()
-    solution = _solve(flow, rates, ts, t0, y0, solver, tolerances, max_steps, adjoint, progress)
-    (Y, Z), state, t_end, status, stats = solution
+    concrete = checks.is_concrete(flow, rates, ts, start)
+    options = Options(
+        solver=diffrax.Tsit5() if solver is None else solver,
+        tolerances=_tolerances(rtol, atol, dtype),
+        max_steps=max_steps,
+        adjoint=diffrax.ForwardMode() if concrete else diffrax.RecursiveCheckpointAdjoint(),
+        progress=progress,
+        event=event,
+    )
+    intrinsic = isinstance(flow, IntrinsicFlow) and flow.has_intrinsic_time
+    if intrinsic and earlier is None and event is None:
+        solution = solve_once(flow, rates, ts, start, options)
+    else:
+        solution = solve_each(flow, rates, ts, t0, start, earlier is None, options)
+    Z = solution.Z
     if throw:
-        Y = _raise_failure(Y, status, t_end, ts, max_steps)
+        Z = _raise_failure(Z, solution, ts, max_steps)
     run = Trajectory(
         classes=flow.classes,
         rates=rates,
         ts=ts,
         attention_logits=Z,
-        decoder=Y,
-        status=status,
-        stats=stats,
-        state=tuple(jax.tree.leaves(state)),
-        about={"method": type(flow).__name__, "solver": type(solver).__name__},
+        decoder=solution.Y,
+        flow=flow if solution.Y is None else None,
+        status=solution.status,
+        stats=solution.stats | {"end_time": solution.end_time},
+        state=tuple(jax.tree.leaves(solution.state)),
+        about={"method": method(flow), "solver": type(options.solver).__name__},
     )
     return run if earlier is None else earlier.followed_by(run)
-
-
-@eqx.filter_jit
-def _solve(flow, rates, ts, t0, y0, solver, tolerances, max_steps, adjoint, progress):
-    """Solve for each element of rates; one compiled program for all rates and tolerances."""
-
-    def one(rates, y0):
-        flat, unravel = ravel_pytree(y0)  # one array: diffrax's work a step is per leaf
-
-        def field(t, y, rates):
-            return ravel_pytree(flow.derivative(t, unravel(y), rates))[0]
-
-        solution = diffrax.diffeqsolve(
-            diffrax.ODETerm(field),
-            solver,
-            t0,
-            ts[-1],
-            _first_step(t0, ts[-1], rates),
-            flat,
-            args=rates,
-            saveat=diffrax.SaveAt(ts=ts, t1=True),  # the end comes last, wherever it was
-            stepsize_controller=diffrax.PIDController(tolerances[0], tolerances[1]),
-            max_steps=max_steps,
-            adjoint=adjoint,
-            throw=False,
-            progress_meter=diffrax.TqdmProgressMeter() if progress else diffrax.NoProgressMeter(),
-        )
-        assert solution.ys is not None
-        assert solution.ts is not None
-        end = jnp.sum(jnp.isfinite(solution.ts)) - 1
-        last, t_end = solution.ys[end], solution.ts[end]
-        records = jax.vmap(lambda y: flow.readout(unravel(y)))(solution.ys[:-1])
-        reached = (jnp.arange(len(ts)) < end)[:, None, None]
-        records = jax.tree.map(lambda x: jnp.where(reached, x, jnp.nan), records)
-        finite = jnp.all(jnp.isfinite(last))
-        result = solution.result
-        status = jnp.where(
-            result == diffrax.RESULTS.successful,
-            jnp.where(finite, Status.SUCCESS, Status.NOT_FINITE),
-            jnp.where(
-                result == diffrax.RESULTS.max_steps_reached, Status.MAX_STEPS, Status.NOT_FINITE
-            ),
-        )
-        stats = {
-            name: jnp.asarray(solution.stats[f"num_{name}"])
-            for name in ("accepted_steps", "rejected_steps")
-        }
-        return records, unravel(last), t_end, status, stats
-
-    for _ in rates.shape:
-        one = jax.vmap(one)
-    return one(rates, y0)
-
-
-def _first_step(t0: Any, t1: Any, rates: LearningRates) -> Any:
-    """A small part of the time scale of the rates, or of the time passed where that is longer; the
-    error control does the rest. diffrax's own choice would compile the flow twice more."""
-    step = jnp.maximum(0.01 / jnp.maximum(rates.decoder, rates.attention), 1e-3 * t0)
-    return jnp.minimum(step, t1 - t0)
 
 
 def _tolerances(rtol: Any, atol: Any, dtype: Any) -> Any:
@@ -169,22 +128,21 @@ def _tolerances(rtol: Any, atol: Any, dtype: Any) -> Any:
 
 
 def _start(flow: Flow, init: Any, batch: tuple[int, ...], dtype: Any) -> Any:
-    """The initial state, broadcast over the axes of the rates."""
-    layout = flow.classes.layout
+    """(Y, Z) to start from, or the states of a Trajectory that is continued."""
     if isinstance(init, Trajectory):
         return _continued(flow, init, batch, dtype)
+    layout = flow.classes.layout
     if isinstance(init, str):
         if init != "zeros":
             raise ValueError(f'init must be "zeros", a Trajectory or (Y0, Z0), was {init!r}.')
-        state = initial.zeros(layout, dtype)
-    else:
-        state = initial.given(layout, init, dtype)
-    state = flow.initial(*state)
-    return jax.tree.map(lambda x: jnp.broadcast_to(x, batch + x.shape), state) if batch else state
+        return initial.zeros(layout, dtype)
+    start = initial.given(layout, init, dtype)
+    check_zero_decoder(flow, start[0])
+    return start
 
 
 def _continued(flow: Flow, earlier: Trajectory, batch: tuple[int, ...], dtype: Any) -> Any:
-    if earlier.about.get("method") != type(flow).__name__ or (
+    if earlier.about.get("method") != method(flow) or (
         earlier.classes.layout != flow.classes.layout
     ):
         raise ValueError(
@@ -196,13 +154,16 @@ def _continued(flow: Flow, earlier: Trajectory, batch: tuple[int, ...], dtype: A
             f"rates must have the shape of those being continued, {earlier.rates.shape}, "
             f"had {batch}."
         )
-    if earlier.decoder.dtype != dtype:
-        raise ValueError(f"init must be of type {dtype}, as the flow, was {earlier.decoder.dtype}.")
+    if (kept := earlier.attention_logits.dtype) != dtype:
+        raise ValueError(f"init must be of type {dtype}, as the flow, was {kept}.")
     if checks.is_concrete(earlier.status) and np.any(np.asarray(earlier.status)):
         raise ValueError("init must be a Trajectory that reached its last time, had failed.")
-    width = earlier.decoder.shape[-1]
-    full = width != len(flow.classes.layout.decoder.tokens)
-    structure = jax.tree.structure(flow.initial(*initial.zeros(flow.classes.layout, float, full)))
+    layout = flow.classes.layout
+    full = len(earlier.decoder_tokens) != len(layout.decoder.tokens)
+    zero, one = initial.zeros(layout, dtype, full), jnp.ones((), dtype)
+    structure = jax.tree.structure(
+        jax.eval_shape(lambda: flow.initial(*zero, LearningRates(one, one)))
+    )
     return jax.tree.unflatten(structure, [jnp.asarray(x) for x in earlier.state])
 
 
@@ -229,20 +190,22 @@ def _check_times(ts: Any, t0: Any, dtype: Any, continuing: bool) -> Float[Array,
     return jnp.asarray(host)
 
 
-def _raise_failure(Y, status, t_end, ts, max_steps: int):
+def _raise_failure(Z: Any, solution: Solution, ts: Any, max_steps: int) -> Any:
     """SolveError where values are known; the same as a compiled check where they are traced."""
     advice = "Loosen rtol or atol, raise max_steps, or pass a stiff solver (diffrax.Kvaerno5())."
-    if not checks.is_concrete(status, t_end):
-        return eqx.error_if(Y, jnp.any(status != Status.SUCCESS), f"A solve failed. {advice}")
-    failed = np.flatnonzero(np.asarray(status).ravel() != Status.SUCCESS)
+    status, end_time = solution.status, solution.end_time
+    good = (status == Status.SUCCESS) | (status == Status.EVENT)
+    if not checks.is_concrete(status, end_time):
+        return eqx.error_if(Z, jnp.any(~good), f"A solve failed. {advice}")
+    failed = np.flatnonzero(~np.asarray(good).ravel())
     if failed.size:
         first = int(failed[0])
         reason = Status(int(np.asarray(status).ravel()[first]))
-        reached = float(np.asarray(t_end).ravel()[first])
+        reached = float(np.asarray(end_time).ravel()[first])
         many = f"{failed.size} of {np.size(status)} solves" if np.ndim(status) else "The solve"
         where = f" (the first at flat index {first})" if np.ndim(status) else ""
         raise SolveError(
             f"{many} failed{where}: {reason.sentence(max_steps)}, at t = {reached:.6g} of "
             f"{float(ts[-1]):.6g}. {advice}"
         )
-    return Y
+    return Z

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
+from numpy.typing import NDArray
 
 
 @jax.jit
@@ -25,3 +29,74 @@ def relative_distance(
     size = jnp.linalg.norm(reference, axis=(-2, -1))
     ratio = gap / jnp.where(size == 0, jnp.nan, size)
     return jnp.where(gap == 0, 0, ratio)
+
+
+class Warp(NamedTuple):
+    """The best re-timing of one run to another.
+
+    Attributes:
+        times: (T,) when the run is nearest to the reference at its T times; rising.
+        distance: (T,) relative L2 distance that is left: error of shape, not of clock.
+    """
+
+    times: NDArray[np.float64]
+    distance: NDArray[np.float64]
+
+
+def time_warp(
+    ts: NDArray[np.floating], Z: NDArray[np.floating], reference: NDArray[np.floating],
+    refine: int = 8,
+) -> Warp:
+    """The monotone map of time that brings a run nearest to a reference, in the sum of squared
+    relative distances over all T times: dynamic programming over the run's path.
+
+    The path is straight between records (`refine` points on each piece, evenly in the logarithm of
+    time), and begins at Z = 0 at t = 0.
+
+    Args:
+        ts: (T,) record times, rising, at least one above 0.
+        Z: (T, Q, S) the run.
+        reference: (T, Q, S) what it is compared with; NaN and zero records count for nothing.
+    """
+    size = len(ts)
+    path, target = (np.asarray(x, np.float64).reshape(size, -1) for x in (Z, reference))
+    times = np.asarray(ts, np.float64)
+    if times[0] > 0:
+        times, path = np.insert(times, 0, 0.0), np.insert(path, 0, 0.0, axis=0)
+    path, times = _refined(path, times, refine)
+    length = np.sum(target**2, axis=1)
+    known = np.isfinite(length) & (length > 0)
+    gaps = length[:, None] - 2 * target @ path.T + np.sum(path**2, axis=1)[None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        cost = np.where(known[:, None], np.maximum(gaps, 0) / length[:, None], 0)
+    cost = np.where(np.isfinite(cost), cost, np.inf)
+    chosen = _monotone(cost)
+    left = np.sqrt(cost[np.arange(size), chosen])
+    return Warp(times[chosen], np.where(known & np.isfinite(left), left, np.nan))
+
+
+def _refined(
+    path: NDArray[np.float64], times: NDArray[np.float64], refine: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Points between records; the first piece, from t = 0, evenly in time."""
+    part = np.arange(refine) / refine
+    points = path[:-1, None] + part[None, :, None] * np.diff(path, axis=0)[:, None]
+    early = times[:-1, None] + part[None] * np.diff(times)[:, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        late = times[:-1, None] * (times[1:] / times[:-1])[:, None] ** part[None]
+    between = np.where(times[:-1, None] > 0, late, early)
+    flat = points.reshape(-1, path.shape[1])
+    return np.vstack([flat, path[-1:]]), np.append(between.ravel(), times[-1])
+
+
+def _monotone(cost: NDArray[np.float64]) -> NDArray[np.intp]:
+    """The non-decreasing choice of a column in each row with the least sum."""
+    totals = [cost[0]]
+    for row in cost[1:]:
+        totals.append(row + np.minimum.accumulate(totals[-1]))
+    chosen = np.empty(len(cost), np.intp)
+    end = cost.shape[1]
+    for k in range(len(cost) - 1, -1, -1):
+        chosen[k] = np.argmin(totals[k][:end])
+        end = chosen[k] + 1
+    return chosen

@@ -66,7 +66,7 @@ def to_dataset(run: Trajectory, observables: Sequence[str] = OBSERVABLES) -> xr.
 
 
 def _lead(run: Trajectory) -> tuple[str, ...]:
-    num_lead = run.decoder.ndim - 3
+    num_lead = len(run.axes)
     rates = tuple(f"rates_{k}" for k in range(len(run.rates.shape)))
     return rates if num_lead == len(rates) else ("seed", *rates)
 
@@ -81,7 +81,7 @@ def _coordinates(run: Trajectory, observables: Sequence[str]) -> dict[str, Any]:
     }
     if "seed" in _lead(run):
         first = int(run.about.get("seed", 0))
-        coordinates["seed"] = first + np.arange(run.decoder.shape[0])
+        coordinates["seed"] = first + np.arange(run.axes[0])
     if {"attention", "entropy"} & set(observables):
         coordinates["class_query"] = ("class", classes.query)
         coordinates["class_next"] = ("class", classes.next_token)

@@ -14,8 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
+from numpy.typing import NDArray
 
 from scan_snap_ode import checks
+from scan_snap_ode.flows.base import Flow
 from scan_snap_ode.flows.objective import PaddedObjective
 from scan_snap_ode.problem.classes import SequenceClasses, positions
 from scan_snap_ode.rates import LearningRates
@@ -32,6 +34,7 @@ class Status(enum.IntEnum):
     SUCCESS = 0
     MAX_STEPS = 1
     NOT_FINITE = 2
+    EVENT = 3
 
     def sentence(self, max_steps: int | None = None) -> str:
         """For a human."""
@@ -39,6 +42,7 @@ class Status(enum.IntEnum):
             Status.SUCCESS: "reached its last time",
             Status.MAX_STEPS: f"max_steps = {max_steps} was used up",
             Status.NOT_FINITE: "the values stopped being finite or the step became too small",
+            Status.EVENT: "the event that it was to stop at came",
         }[self]
 
 
@@ -61,9 +65,10 @@ class Trajectory(eqx.Module):
         rates: learning rates.
         ts: (T,) times in steps.
         attention_logits: (..., T, Q, S) rows of Z at `query_tokens`, columns at `support_tokens`.
-        decoder: (..., T, S, D) rows of Y at `support_tokens`, columns at `decoder_tokens`.
+        decoder: (..., T, S, D) rows of Y at `support_tokens`, columns at `decoder_tokens`; computed
+            when asked for where a flow's attention determines it (`SlowAttentionFlow`).
         status: (...) of type `Status`, 0 = reached the last time.
-        stats: counts of solver steps or updates.
+        stats: counts of solver steps or updates; of an ODE also `end_time`, the time reached.
         batch_loss: (..., T) SGD only: loss of the batch of the latest update, before it; NaN at 0.
         state: leaves of the final state, from which the run can be continued.
     """
@@ -72,7 +77,8 @@ class Trajectory(eqx.Module):
     rates: LearningRates
     ts: Float[Array, " T"]
     attention_logits: Float[Array, "*axes T Q S"]
-    decoder: Float[Array, "*axes T S D"]
+    _decoder: Float[Array, "*axes T S D"] | None
+    _flow: Flow | None  # computes the decoder where none is kept
     status: Array
     stats: dict[str, Array]
     state: tuple[Array, ...]
@@ -86,7 +92,8 @@ class Trajectory(eqx.Module):
         rates: LearningRates,
         ts: Any,
         attention_logits: Any,
-        decoder: Any,
+        decoder: Any = None,
+        flow: Flow | None = None,
         status: Any,
         stats: dict[str, Any],
         state: Sequence[Any] = (),
@@ -94,7 +101,8 @@ class Trajectory(eqx.Module):
         about: Mapping[str, Any],
     ):
         self.classes, self.rates, self.ts = classes, rates, ts
-        self.attention_logits, self.decoder = attention_logits, decoder
+        self.attention_logits = attention_logits
+        self._decoder, self._flow = decoder, flow
         self.status, self.stats, self.state = status, stats, tuple(state)
         self.batch_loss, self._about = batch_loss, tuple(sorted(about.items()))
 
@@ -102,6 +110,36 @@ class Trajectory(eqx.Module):
     def about(self) -> dict[str, Any]:
         """Facts of the run: method, solver or optimizer, seed and the like."""
         return dict(self._about)
+
+    @property
+    def failed(self) -> NDArray[np.bool_]:
+        """(...) which runs ended before their last time, other than at an event."""
+        return np.isin(np.asarray(self.status), (Status.MAX_STEPS, Status.NOT_FINITE))
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The leading axes, of seeds and rates."""
+        return self.attention_logits.shape[:-3]
+
+    @property
+    def decoder(self) -> Float[Array, "*axes T S D"]:
+        """Y.
+
+        Raises:
+            ValueError: where it has to be computed and would be too large.
+        """
+        if self._decoder is not None:
+            return self._decoder
+        shape = (*self.attention_logits.shape[:-2], len(self.support_tokens), self._width)
+        checks.dense_size("decoder", *shape, instead="Take single runs by .at(index).")
+        return _decoders(self._flow, self.ts, self.attention_logits, self.rates)
+
+    @property
+    def _width(self) -> int:
+        """D."""
+        if self._decoder is None:
+            return len(self.classes.layout.decoder.tokens)
+        return self._decoder.shape[-1]
 
     @property
     def query_tokens(self) -> np.ndarray:
@@ -116,7 +154,7 @@ class Trajectory(eqx.Module):
     @property
     def decoder_tokens(self) -> np.ndarray:
         """(D,) token of each decoder column; -1 = the column shared by all never-next tokens."""
-        return self.classes.layout.decoder_of_width(self.decoder.shape[-1]).tokens
+        return self.classes.layout.decoder_of_width(self._width).tokens
 
     @property
     def measured_classes(self) -> SequenceClasses:
@@ -165,12 +203,11 @@ class Trajectory(eqx.Module):
         for what in ("query_tokens", "support_tokens", "next_tokens"):
             if not np.array_equal(getattr(classes, what), getattr(self.classes, what)):
                 raise ValueError(f"classes must have the {what} of this run, had others.")
-        Y, Z = jnp.asarray(self.decoder), jnp.asarray(self.attention_logits)
-        axes = Y.shape[:-3]
-        runs = zip(Y.reshape(-1, *Y.shape[-3:]), Z.reshape(-1, *Z.shape[-3:]), strict=True)
         J = PaddedObjective(classes)  # scales each row by itself: finite for any Z
-        losses = [_losses(J, *run) for run in runs]  # one compiled program for runs of one length
-        return jnp.stack(losses).reshape(*axes, len(self.ts))
+        runs = (self.at(index) for index in np.ndindex(self.axes))
+        # One compiled program for runs of one length.
+        losses = [_losses(J, *map(jnp.asarray, (r.decoder, r.attention_logits))) for r in runs]
+        return jnp.stack(losses).reshape(*self.axes, len(self.ts))
 
     def padded_attention(
         self, classes: SequenceClasses
@@ -194,7 +231,7 @@ class Trajectory(eqx.Module):
         >>> float(runs.at(1).rates.attention)
         1.0
         """
-        lead = self.decoder.ndim - 3
+        lead = len(self.axes)
         index = index if isinstance(index, tuple) else (index,)
         self._check_index(index)
         rates = self.rates
@@ -204,7 +241,8 @@ class Trajectory(eqx.Module):
             rates=jax.tree.map(lambda x: x[rates_index], rates),
             ts=self.ts,
             attention_logits=self.attention_logits[index],
-            decoder=self.decoder[index],
+            decoder=None if self._decoder is None else self._decoder[index],
+            flow=self._flow,
             status=self.status[index],
             stats={k: v[index] for k, v in self.stats.items()},
             state=[x[index] for x in self.state],
@@ -214,7 +252,7 @@ class Trajectory(eqx.Module):
 
     def _check_index(self, index: tuple[Any, ...]) -> None:
         """JAX would take the nearest run for a number out of range, and a time for a run."""
-        axes = self.decoder.shape[:-3]
+        axes = self.axes
         wrong = len(index) > len(axes)
         for i, size in zip(index, axes, strict=False):
             wrong |= isinstance(i, numbers.Integral) and not -size <= int(i) < size
@@ -223,7 +261,7 @@ class Trajectory(eqx.Module):
 
     def followed_by(self, later: Trajectory) -> Trajectory:
         """This run and its continuation as one."""
-        lead = self.decoder.ndim - 3
+        lead = len(self.axes)
 
         def join(a: Any, b: Any) -> Any:
             return jnp.concatenate([jnp.asarray(a), jnp.asarray(b)], axis=lead)
@@ -235,9 +273,9 @@ class Trajectory(eqx.Module):
             attention_logits=join(self.attention_logits, later.attention_logits),
             decoder=join(self.decoder, later.decoder),
             status=later.status,
-            # Steps of a solver add up; the number of updates is counted from the start.
+            # Steps of a solver add up; updates and time are counted from the start.
             stats={
-                k: v if k == "updates" else jnp.asarray(self.stats[k]) + v
+                k: v if k in ("updates", "end_time") else jnp.asarray(self.stats[k]) + v
                 for k, v in later.stats.items()
             },
             state=later.state,
@@ -289,15 +327,20 @@ class Trajectory(eqx.Module):
         line("rates", f"decoder {_span(self.rates.decoder)}, attention "
              f"{_span(self.rates.attention)} per step")  # fmt: skip
         line("ts", f"{len(self.ts)} times{_time_span(self.ts)}")
-        for name in ("attention_logits", "decoder"):
+        for name in ("attention_logits", "_decoder"):
             array = getattr(self, name)
+            if array is None:
+                line("decoder", "computed when asked for")
+                continue
             size = array.size * array.dtype.itemsize
-            line(name, f"{array.dtype} {array.shape}, {_bytes(size)}")
+            line(name.lstrip("_"), f"{array.dtype} {array.shape}, {_bytes(size)}")
         for name, value in self.stats.items():
             line(name.replace("_", " "), _span(value))
-        if checks.is_concrete(self.status) and np.any(np.asarray(self.status)):
-            failed = int(np.count_nonzero(np.asarray(self.status)))
-            line("status", f"{failed} of {np.size(self.status)} runs failed")
+        if checks.is_concrete(self.status):
+            stopped = np.asarray(self.status) == Status.EVENT
+            for which, said in ((stopped, "stopped at their event"), (self.failed, "failed")):
+                if np.any(which):
+                    line("status", f"{np.sum(which)} of {np.size(which)} runs {said}")
         return "\n".join(lines)
 
 
@@ -309,6 +352,18 @@ def _attention(probs: Array, logits: Array, rows: Array, columns: Array) -> Arra
 
 
 _entropy = jax.jit(attention.entropy)
+
+
+@eqx.filter_jit
+def _decoders(flow: Flow, ts: Array, Z: Array, rates: LearningRates) -> Array:
+    """Y of states that are attention logits, over the axes of the rates and times."""
+
+    def one(Z: Array, rates: LearningRates) -> Array:
+        return jax.vmap(lambda t, z: flow.readout(t, z, rates)[0])(jnp.asarray(ts), Z)
+
+    for _ in rates.shape:
+        one = jax.vmap(one)
+    return one(jnp.asarray(Z), rates)
 
 
 @eqx.filter_jit

@@ -106,7 +106,7 @@ def long_run():
 
 def unrecorded():
     run = solved()
-    return eqx.tree_at(lambda r: (r.ts, r.decoder, r.attention_logits), run,
+    return eqx.tree_at(lambda r: (r.ts, r._decoder, r.attention_logits), run,
                        (run.ts[:0], run.decoder[:0], run.attention_logits[:0]))  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from scan_snap_ode.cli.common import command
 from scan_snap_ode.cli.compare import compare
 from scan_snap_ode.cli.interrupts import heard, say
 from scan_snap_ode.cli.solve import solve
+from scan_snap_ode.cli.theory import theory
 from scan_snap_ode.cli.train import train
 
 app = typer.Typer(
@@ -43,7 +44,7 @@ def _main(
     pass
 
 
-for _command in (compare, solve, train, classes):
+for _command in (compare, solve, train, theory, classes):
     app.command()(command(_command))
 
 

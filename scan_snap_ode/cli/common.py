@@ -335,7 +335,7 @@ def _write_trajectory(run: sso.Trajectory, folder: Path, setting: dict[str, Any]
         "t": float(run.ts[-1]),
         "entropy_nats": entropy[..., -1],
         "loss_nats": measured["loss"].values[..., -1],
-        "failed": int(np.count_nonzero(np.asarray(run.status))),
+        "failed": int(np.sum(run.failed)),
     }
     files.save_json(folder / "summary.json", setting | {"end": end})
     style.save(run.plot(), folder / "trajectory.png")

@@ -22,7 +22,8 @@ def compare(
     run: c.RunOptions,
 ) -> None:
     """Train on a text by SGD, integrate the gradient flow of the same model, and say how far apart
-    they are: SGD → gradient descent → window flow → class flow, one assumption a step.
+    they are: SGD → gradient descent → window flow → class flow, one assumption a step. First, which
+    of the theory's assumptions hold.
 
     Writes summary.json, trajectories.nc and compare.png. For example:
 
@@ -35,7 +36,12 @@ def compare(
     run.begin()
     windows = of_text.windows(text, run.seed)
     c.note(f"{windows}\n")
+    report = windows.classes().check_assumptions(
+        rates.rates.with_momentum(training.momentum), windows.context_length
+    )
+    typer.echo(f"{report}\n")
     setting = c.setting(of_text, rates, training, run, command="compare", text=text)
+    setting["assumptions"] = report.to_dicts()
     with c.output_folder("compare", run.out) as folder:
         try:
             budget = sso.error_budget(

@@ -20,8 +20,8 @@ def plot_trajectory(run: Trajectory, num_classes: int = 6, num_tokens: int = 20)
     """
     if not checks.is_concrete(run) or len(run.ts) == 0:
         raise ValueError("the Trajectory must hold recorded values to be drawn, had none.")
-    num_runs = int(np.prod(run.decoder.shape[:-3]))
-    while run.decoder.ndim > 3:
+    num_runs = int(np.prod(run.axes))
+    while run.axes:
         run = run.at(0)
     figure = style.sheet(13, 4.9)
     title = (

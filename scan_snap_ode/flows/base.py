@@ -6,6 +6,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from jaxtyping import Array, Float
 
+from scan_snap_ode import checks
 from scan_snap_ode.problem.classes import SequenceClasses
 from scan_snap_ode.problem.initial import State
 from scan_snap_ode.rates import LearningRates
@@ -20,9 +21,10 @@ class Flow(Protocol[S]):
     Time is counted in steps of SGD. The state is any pytree of arrays.
     """
 
-    classes: SequenceClasses
+    @property
+    def classes(self) -> SequenceClasses: ...
 
-    def initial(self, Y: Float[Array, "S D"], Z: Float[Array, "Q S"]) -> S:
+    def initial(self, Y: Float[Array, "S D"], Z: Float[Array, "Q S"], rates: LearningRates) -> S:
         """The state at which the model holds (Y, Z)."""
         ...
 
@@ -30,6 +32,70 @@ class Flow(Protocol[S]):
         """d state / dt."""
         ...
 
-    def readout(self, state: S) -> State:
+    def readout(self, t: Any, state: S, rates: LearningRates) -> State:
         """(Y, Z) of a state."""
         ...
+
+
+@runtime_checkable
+class GradientFlow(Flow[S], Protocol[S]):
+    """A flow whose decoder is learned along with attention, so that it can follow another
+    objective: what the wrappers (`HeavyBall`, `FiniteStep`, `FiniteContext`) can wrap."""
+
+    def along(self, state: S, gradient: State, rates: LearningRates) -> S:
+        """How the state moves where (∂J/∂Y, ∂J/∂Z) is `gradient`; a column of ∂J/∂Y that stands
+        for many equal ones being that of each single one."""
+        ...
+
+
+@runtime_checkable
+class IntrinsicFlow(Flow[S], Protocol[S]):
+    """A flow that is autonomous in its own time Γ(t; rates): one solve serves all rates."""
+
+    @property
+    def has_intrinsic_time(self) -> bool: ...
+
+    def intrinsic_time(self, t: Any, rates: LearningRates) -> Float[Array, "*axes"]:
+        """Γ at times t, behind the axes of the rates; 0 at t = 0, rising."""
+        ...
+
+    def intrinsic_derivative(self, state: S) -> S:
+        """d state / dΓ."""
+        ...
+
+
+def method(flow: Flow) -> str:
+    """What a run of `flow` is called."""
+    return getattr(flow, "method", type(flow).__name__)
+
+
+def check_classes(classes: Any) -> SequenceClasses:
+    """`classes`, else ValueError."""
+    if not isinstance(classes, SequenceClasses):
+        raise ValueError(
+            f"classes must be SequenceClasses, was {type(classes).__name__}; of windows, "
+            "take windows.classes() or windows.as_classes()."
+        )
+    return classes
+
+
+def check_wrapped(wrapper: str, flow: Any, refused: dict[type, str]) -> None:
+    """ValueError unless `wrapper` can wrap `flow`."""
+    for kind, reason in refused.items():
+        if isinstance(flow, kind):
+            raise ValueError(f"flow must not be {kind.__name__} inside {wrapper}: {reason}.")
+    if not isinstance(flow, GradientFlow):
+        raise ValueError(
+            f"flow must be a flow of decoder and attention (JointFlow, ModifiedJointFlow, "
+            f"AdiabaticFlow) inside {wrapper}, was {type(flow).__name__}."
+        )
+
+
+def check_zero_decoder(flow: Flow, Y: Any) -> None:
+    """ValueError where `flow` needs Y = 0 at the start and a known Y is not."""
+    needs_zero = getattr(flow, "starts_with_zero_decoder", False)
+    if needs_zero and checks.is_concrete(Y) and bool((Y != 0).any()):
+        raise ValueError(
+            f"init Y0 must be zero for {method(flow)}, whose decoder is made of class vectors; "
+            "JointFlow starts anywhere."
+        )

@@ -7,6 +7,7 @@ from typing import Any
 import equinox as eqx
 from jaxtyping import Array, Float
 
+from scan_snap_ode.flows import base
 from scan_snap_ode.flows.objective import Objective, objective
 from scan_snap_ode.problem.classes import SequenceClasses
 from scan_snap_ode.problem.initial import State
@@ -37,23 +38,24 @@ class JointFlow(eqx.Module):
     objective: Objective
 
     def __init__(self, classes: SequenceClasses):
-        if not isinstance(classes, SequenceClasses):
-            raise ValueError(
-                f"classes must be SequenceClasses, was {type(classes).__name__}; of windows, "
-                "take windows.classes() or windows.as_classes()."
-            )
-        self.classes = classes
+        self.classes = base.check_classes(classes)
         self.objective = objective(classes)
 
     def __repr__(self) -> str:
         return f"JointFlow of {self.classes!r}"
 
-    def initial(self, Y: Float[Array, "S D"], Z: Float[Array, "Q S"]) -> State:
+    def initial(
+        self, Y: Float[Array, "S D"], Z: Float[Array, "Q S"], rates: LearningRates
+    ) -> State:
         return Y, Z
 
     def derivative(self, t: Any, state: State, rates: LearningRates) -> State:
-        _, (dY, dZ) = self.objective.value_and_gradient(*state)
+        _, gradient = self.objective.value_and_gradient(*state)
+        return self.along(state, gradient, rates)
+
+    def along(self, state: State, gradient: State, rates: LearningRates) -> State:
+        dY, dZ = gradient
         return rates.decoder * dY, rates.attention * dZ
 
-    def readout(self, state: State) -> State:
+    def readout(self, t: Any, state: State, rates: LearningRates) -> State:
         return state

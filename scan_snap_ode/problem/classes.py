@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -16,6 +16,10 @@ from jaxtyping import Array, Float, Int
 from numpy.typing import NDArray
 
 from scan_snap_ode import checks
+
+if TYPE_CHECKING:
+    from scan_snap_ode.problem.assumptions import Assumptions
+    from scan_snap_ode.rates import LearningRates
 
 PAD = -1
 
@@ -310,6 +314,27 @@ class SequenceClasses(eqx.Module):
         c = self.dense(self.support_probs, self.layout.columns, len(self.support_tokens))
         f = c / jnp.linalg.norm(c, axis=1, keepdims=True)
         return f @ f.T - jnp.eye(self.num_classes, dtype=f.dtype)
+
+    def check_assumptions(
+        self, rates: LearningRates | None = None, context_length: int | None = None
+    ) -> Assumptions:
+        """What the theory assumes of these classes, and whether it holds: a table when printed.
+
+        Args:
+            rates: per step; None leaves the assumptions on them without a verdict.
+            context_length: T >= 2, the query counted; None likewise.
+
+        Raises:
+            ValueError: for an argument that is not as above, or traced classes or rates.
+
+        >>> import scan_snap_ode as sso
+        >>> report = sso.syn_small().check_assumptions(sso.LearningRates(1.0, 0.1), 128)
+        >>> [line.name for line in report.violated][:2]
+        ['long sequences', 'many tokens a class']
+        """
+        from scan_snap_ode.problem.assumptions import check_assumptions
+
+        return check_assumptions(self, rates, context_length)
 
     def name(self, token: int) -> str:
         """The token's word, or its number where no words are known."""

@@ -66,12 +66,15 @@ def log_likelihood_and_residual(
 ) -> tuple[Float[Array, " N"], Float[Array, "N D"]]:
     """log α[n] and e_n − α of a softmax in which column d stands for `multiplicity[d]` tokens.
 
-    A column's residual is summed over the tokens it stands for.
+    A column's residual is summed over the tokens it stands for; that of n is the sum of the others',
+    not 1 − α[n], which would lose all digits once training has nearly ended.
     """
     log_alpha = jax.nn.log_softmax(scores + jnp.log(multiplicity)[None, :], axis=-1)
     log_likelihood = jnp.take_along_axis(log_alpha, target[:, None], axis=1)[:, 0]
-    one_hot = jax.nn.one_hot(target, scores.shape[1], dtype=scores.dtype)
-    return log_likelihood, one_hot - jnp.exp(log_alpha)
+    at_target = target[:, None] == jnp.arange(scores.shape[1], dtype=target.dtype)[None, :]
+    others = jnp.where(at_target, 0, jnp.exp(log_alpha))
+    rest = jnp.sum(others, axis=1, keepdims=True)
+    return log_likelihood, jnp.where(at_target, rest, -others)
 
 
 def entropy(c: Float[Array, "*axes L"]) -> Float[Array, "*axes"]:

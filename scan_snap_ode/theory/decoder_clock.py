@@ -78,7 +78,7 @@ def decoder_clock(t: Any, rates: LearningRates, vocab_size: Any, num_classes: An
     >>> [round(float(h), 4) for h in clock.h]
     [0.1249, 0.3199]
     """
-    t, eta_Y, eta_Z, M, K = _broadcast(t, rates, vocab_size, num_classes)
+    t, eta_Y, eta_Z, M, K = broadcast(t, rates, vocab_size, num_classes)
     u = scaled_height(M * eta_Y * (t / K), M)
     h = u / M
     return DecoderClock(h, drive(u, M), eta_Z * K / eta_Y * ((M - 1) * h) ** 2 / 2)
@@ -101,14 +101,14 @@ def transition_times(rates: LearningRates, vocab_size: Any, num_classes: Any) ->
     (182, 0.3198)
     """
     checks.at_least("vocab_size", vocab_size, 4)
-    _, eta_Y, _, M, K = _broadcast(0.0, rates, vocab_size, num_classes)
+    _, eta_Y, _, M, K = broadcast(0.0, rates, vocab_size, num_classes)
     a, visits = M - 1, K / eta_Y
     u = _crossing_height(a)
     v = _lambert(a / jnp.e)  # M h − 1 at the peak
     return TransitionTimes(
         t0_prime=visits * jnp.log(M),
         t0=2 * u * visits,
-        delta=u / jnp.log(M) - 1,
+        delta=jnp.broadcast_to(u / jnp.log(M) - 1, eta_Y.shape),
         crossing=visits * (2 * a * u - 1) / M,
         peak=visits * (jnp.expm1(1 + v) + a * (1 + v)) / M,
         peak_speed=jnp.broadcast_to(a / M * v, eta_Y.shape),
@@ -125,7 +125,7 @@ def discrete_height(
         ValueError: when `num_visits` is no integer ≥ 0 or `vocab_size` is below 2.
     """
     num_visits = checks.integer("num_visits", num_visits, 0)
-    _, eta_Y, _, M, _ = _broadcast(0.0, rates, vocab_size, 1)
+    _, eta_Y, _, M, _ = broadcast(0.0, rates, vocab_size, 1)
 
     def step(h: Array, _: None) -> tuple[Array, Array]:
         h = h + eta_Y / (M - 1 + jnp.exp(M * h))
@@ -142,6 +142,7 @@ def drive(u: Float[Array, "*axes"], M: Float[Array, ""]) -> Float[Array, "*axes"
 
 
 @jax.custom_jvp
+@jax.jit
 def scaled_height(x: Float[Array, "*axes"], M: Float[Array, ""]) -> Float[Array, "*axes"]:
     """u ≥ 0 with expm1(u) + (M−1) u = x, for x = M η_Y s ≥ 0.
 
@@ -162,6 +163,7 @@ def _(primals: Any, tangents: Any) -> Any:
     return u, (dx - u * dM) / (jnp.exp(u) + M - 1)
 
 
+@jax.jit
 def _crossing_height(a: Float[Array, ""]) -> Float[Array, ""]:
     """The larger root of e^u = a u, a ≥ 3: u − ln u = ln a, convex, from above."""
 
@@ -171,6 +173,7 @@ def _crossing_height(a: Float[Array, ""]) -> Float[Array, ""]:
     return lax.fori_loop(0, _ITERATIONS, newton, 2 * jnp.log(a) + 1)
 
 
+@jax.jit
 def _lambert(y: Float[Array, ""]) -> Float[Array, ""]:
     """W₀(y), y > 0: v + ln v = ln y, concave, from below."""
 
@@ -180,7 +183,7 @@ def _lambert(y: Float[Array, ""]) -> Float[Array, ""]:
     return lax.fori_loop(0, _ITERATIONS, newton, y / (1 + y))
 
 
-def _broadcast(t: Any, rates: LearningRates, vocab_size: Any, num_classes: Any) -> tuple:
+def broadcast(t: Any, rates: LearningRates, vocab_size: Any, num_classes: Any) -> tuple:
     """Checked: t behind the axes of the rates, and the other numbers of one type."""
     checks.kind("rates", rates, LearningRates)
     checks.at_least("vocab_size", vocab_size, 2)

@@ -15,6 +15,7 @@ from jax.extend.random import threefry2x32_p
 from jaxtyping import Array, Float, Int
 
 from scan_snap_ode import checks
+from scan_snap_ode.flows.finite_context import FiniteContextObjective
 from scan_snap_ode.flows.objective import Objective, objective
 from scan_snap_ode.problem.classes import SequenceClasses
 from scan_snap_ode.problem.initial import State
@@ -43,13 +44,19 @@ class Sampler(Protocol):
 
 
 class WholeSource(eqx.Module):
-    """All of the source at every step: gradient descent."""
+    """All of the source at every step: gradient descent; on classes, in the limit of long windows or
+    to first order in 1/T."""
 
     classes: SequenceClasses
     objective: Objective
+    context_length: int | None = eqx.field(static=True)
 
-    def __init__(self, classes: SequenceClasses):
-        self.classes, self.objective = classes, objective(classes)
+    def __init__(self, classes: SequenceClasses, context_length: int | None = None):
+        self.classes, self.context_length = classes, context_length
+        if context_length is None:
+            self.objective = objective(classes)
+        else:
+            self.objective = FiniteContextObjective(classes, context_length)
 
     def draw(self, key: Array, step: Int[Array, ""]) -> None:
         return None

@@ -54,9 +54,10 @@ def train(
         rates: per step; arrays add leading axes, and share each seed's batches.
         steps: number of updates, ≥ 1; with `init` a Trajectory, counted from its start.
         batch_size: windows a step; None = the whole source at once, which is gradient descent (on
-            classes: on the long-sequence limit).
-        context_length: T of fresh windows, counting the query; None = 128. Other sources have
-            their own.
+            classes: on the mean over all windows, see `context_length`).
+        context_length: T of fresh windows, counting the query; None = 128. With `batch_size` None:
+            T of the objective, to first order in 1/T (`FiniteContext`), or None = infinitely long.
+            Sources other than classes have their own.
         momentum: μ of heavy-ball SGD: v ← μv + gradient, θ ← θ − ηv.
         optimizer: "sgd", "adam", or an optax transformation applied to the gradient before it is
             scaled by the two rates (so without learning rate or sign of its own). A
@@ -141,7 +142,7 @@ def _source(
         context_length = checks.integer("context_length", context_length, 2)
     if isinstance(source, SequenceClasses):
         if batch_size is None:
-            return source, WholeSource(source)
+            return source, WholeSource(source, context_length)
         return source, FreshWindows(source, batch_size, (context_length or 128) - 1)
     if not isinstance(source, (Windows, FixedBatches)):
         raise ValueError(
@@ -240,7 +241,7 @@ def _continued(
         for a, b in zip(jax.tree.leaves(earlier.rates), jax.tree.leaves(stepper.rates), strict=True)
     ):
         differs.append("rates")
-    if earlier.decoder.dtype != classes.support_probs.dtype:
+    if earlier.attention_logits.dtype != classes.support_probs.dtype:
         differs.append("precision")
     if differs:
         raise ValueError(f"init must be a Trajectory of the same run, differs in {differs[0]}.")
@@ -292,6 +293,8 @@ def _about(
     }
     if isinstance(sampler, FreshWindows):
         about["context_length"] = sampler.num_context + 1
+    elif isinstance(sampler, WholeSource) and sampler.context_length is not None:
+        about["context_length"] = sampler.context_length
     return about
 
 
