@@ -146,8 +146,9 @@ def _continued(flow: Flow, earlier: Trajectory, batch: tuple[int, ...], dtype: A
         earlier.classes.layout != flow.classes.layout
     ):
         raise ValueError(
-            "init must be a Trajectory of the same flow on the same classes, was of "
-            f"{earlier.about.get('method')} on {earlier.classes.num_classes} classes."
+            f"init must be a Trajectory of the same flow on the same classes, {method(flow)} on "
+            f"{flow.classes.num_classes} classes, was of {earlier.about.get('method')} on "
+            f"{earlier.classes.num_classes} classes."
         )
     if earlier.rates.shape != batch:
         raise ValueError(

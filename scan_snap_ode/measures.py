@@ -44,7 +44,9 @@ class Warp(NamedTuple):
 
 
 def time_warp(
-    ts: NDArray[np.floating], Z: NDArray[np.floating], reference: NDArray[np.floating],
+    ts: NDArray[np.floating],
+    Z: NDArray[np.floating],
+    reference: NDArray[np.floating],
     refine: int = 8,
 ) -> Warp:
     """The monotone map of time that brings a run nearest to a reference, in the sum of squared

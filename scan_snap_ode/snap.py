@@ -99,12 +99,12 @@ class Snap(eqx.Module):
         """Movement of c per decade of t, less `fraction`."""
         measured = classes if classes.pooled is None else classes.pooled
         Z, dZ = model[1], velocity[1]
-        rows = positions(classes.query_tokens, measured.query)
+        rows = jnp.asarray(positions(classes.query_tokens, measured.query))
         ids = np.where(measured.layout.mask, measured.ids, classes.support_tokens[0])
-        columns = positions(classes.support_tokens, ids)
+        columns = jnp.asarray(positions(classes.support_tokens, ids))
         probs = jnp.where(measured.layout.mask, measured.support_probs, 0).astype(Z.dtype)
-        c = attention.attention(probs, attention.logits_at(Z, jnp.asarray(rows), columns))
-        slope = attention.logits_at(dZ, jnp.asarray(rows), columns)
+        c = attention.attention(probs, attention.logits_at(Z, rows, columns))
+        slope = attention.logits_at(dZ, rows, columns)
         moving = c * (slope - jnp.sum(c * slope, axis=1, keepdims=True))
         speed = measured.weights.astype(Z.dtype) @ jnp.sum(jnp.abs(moving), axis=1) / 2
         return jnp.log(10.0).astype(Z.dtype) * t * speed - self.fraction.astype(Z.dtype)

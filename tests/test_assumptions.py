@@ -1,5 +1,7 @@
 """What the theory assumes, against NumPy and numbers worked out by hand."""
 
+# pyright: reportArgumentType=false
+
 import json
 
 import jax
@@ -76,8 +78,8 @@ def test_syn_small_violates_weak_correlation():
         assert line.met is met, line.name
     assert report["independent classes"].why.endswith(f"is {477 / 77:.3g}.")
     assert not report.all_met
-    assert [line.name for line in report.violated] == [k for k, v in expected.items() if not v[2]
-                                                       and v[2] is not None]  # fmt: skip
+    violated = [name for name, (_, _, met) in expected.items() if met is False]
+    assert [line.name for line in report.violated] == violated
 
 
 def test_one_common_token():
@@ -284,9 +286,6 @@ def test_the_printed_table():
         for start in starts:
             assert line[start - 2 : start] == "  "
             assert line[start] != " "
-    assert lines[6].split("  ")[1:] == [
-        "weak correlation", *lines[6].split("  ")[2:]
-    ]  # fmt: skip
     assert lines[6].split()[2:] == ["|λ1(E)|", "=", "0.722", "<", "1/K", "=", "0.5", "NOT", "met"]
     assert lines[12].endswith("t ≥ 10 K² = 40         depends on t")
     assert max(map(len, lines)) <= 100
@@ -335,7 +334,7 @@ def test_its_data():
     assert [line.name for line in report if "modified" in line.needed_by] == [
         "long sequences", "independent classes"
     ]  # fmt: skip
-    with pytest.raises(KeyError, match="name must be among .*'late times'.*, was 'later'"):
+    with pytest.raises(KeyError, match=r"name must be among .*'late times'.*, was 'later'"):
         report["later"]
     with pytest.raises(AttributeError):
         report.lines = ()  # pyright: ignore[reportAttributeAccessIssue]

@@ -213,9 +213,7 @@ def test_one_solve_in_intrinsic_time_serves_all_rates():
 
     chosen = rng.choice(4096, 64, replace=False)
     for i in chosen:
-        np.testing.assert_allclose(
-            batch.attention_logits[i], single(i).attention_logits, atol=1e-7
-        )
+        np.testing.assert_allclose(batch.attention_logits[i], single(i).attention_logits, atol=1e-7)
     i = chosen[0]
     in_t = single(i, in_time(flow), rtol=1e-11, atol=1e-13)
     np.testing.assert_allclose(batch.attention_logits[i], in_t.attention_logits, atol=1e-7)
@@ -402,8 +400,12 @@ def test_attention_starts_with_the_square_of_time(name):
         v = v @ np.linalg.inv(F @ F.T)
     law = 0.5 * 2.0 * 3.0 * pulled(classes, F, v @ F)
     ts = np.array([1e-3, 2e-3, 4e-3])
-    run = sso.integrate(FLOWS[name](classes), sso.LearningRates(2.0, 3.0), ts, rtol=1e-12, atol=1e-18)
-    errors = [relative(np.asarray(z) / t**2, law) for z, t in zip(run.attention_logits, ts, strict=True)]
+    run = sso.integrate(
+        FLOWS[name](classes), sso.LearningRates(2.0, 3.0), ts, rtol=1e-12, atol=1e-18
+    )
+    errors = [
+        relative(np.asarray(z) / t**2, law) for z, t in zip(run.attention_logits, ts, strict=True)
+    ]
     assert errors[0] < 3e-3
     assert abs(np.polyfit(np.log(ts), np.log(errors), 1)[0] - 1) < 0.1
 

@@ -65,9 +65,9 @@ def test_event_stops_where_the_records_say_that_it_snaps():
 
 
 def test_event_comes_for_each_pair_of_rates_and_in_slow_attention():
-    flow = sso.SlowAttentionFlow(sso.syn_medium(1, 2, 4, 5))
-    rates = sso.LearningRates(np.array([1.0, 2.0]), 1e-3)
-    run = sso.integrate(flow, rates, [1e9], event=sso.Snap(0.01))
+    flow = sso.SlowAttentionFlow(sso.single_common_token(5, 200, 0.1, 4))
+    rates = sso.LearningRates(np.array([1.0, 2.0]), 0.1)
+    run = sso.integrate(flow, rates, [1e9], event=sso.Snap(0.005))
     assert (np.asarray(run.status) == sso.Status.EVENT).all()
     assert run.stats["end_time"][0] > run.stats["end_time"][1]
 
@@ -125,7 +125,7 @@ def test_transition_times_predict_the_order_of_snapping():
     classes = sso.single_common_token(10, 1000, 0.1, 10)
     rates = sso.LearningRates(1.0, 0.01)
     run = sso.integrate(sso.SlowAttentionFlow(classes), rates, np.geomspace(1, 1e8, 161))
-    found, predicted = sso.snap_times(run), sso.transition_times(rates, 1000, 10)
+    found, predicted = sso.snap_times(run, 0.005), sso.transition_times(rates, 1000, 10)
     assert 0.5 < found.fastest / float(predicted.peak) < 1.5
     assert found.fastest < float(predicted.t0) < found.settled
 

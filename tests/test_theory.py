@@ -101,7 +101,7 @@ def test_single_precision_everywhere(single_precision, setting):
 
 @pytest.mark.parametrize("t", [10**15, [10**15], np.array([1e15])])
 def test_times_of_any_type_in_single_precision(t, single_precision):
-    """JAX alone refuses integers beyond 32 bits."""
+    """Integers beyond 32 bits among them."""
     h = sso.decoder_clock(t, sso.LearningRates(0.5, 1.0), 1000, 10).h
     assert h.dtype == jnp.float32
     np.testing.assert_allclose(h, reference(1e15, 0.5, 1, 1000, 10, 1)[0], rtol=1e-5)

@@ -7,15 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import scan_snap_ode as sso
 from scan_snap_ode.problem import initial
 
 DATA = Path(__file__).parent / "data"
 SMALL = sso.syn_small()
+ONE = sso.LearningRates(1.0, 1.0)
 SHARP = {"rtol": 1e-10, "atol": 1e-12}
 
 
@@ -98,36 +96,55 @@ def log_likelihood(x, z, Y, target, multiplicity):
     return scores[target] - jax.nn.logsumexp(scores + jnp.log(multiplicity))
 
 
-@settings(max_examples=10, deadline=None)
-@given(reference.class_sets(), st.integers(2, 40), st.integers(0, 2**32 - 1), st.booleans())
-def test_finite_context_is_the_trace_with_the_hessian(classes, T, seed, full):
-    """J_T − J = Σ wᵢ tr(∇²Jᵢ (diag P − PPᵀ))/(2(T−1)), the Hessian by autodiff."""
-    rng = np.random.default_rng(seed)
-    layout, M = classes.layout, classes.vocab_size
-    Y, Z = initial.given(layout, rng.normal(size=(2, M, M)), jnp.float64, full=full)
-    if not full:
-        Y = jnp.asarray(rng.normal(size=(len(layout.support_tokens), len(layout.decoder.tokens))))
+@jax.jit
+def traces(P, covariances, rows, Z, Y, targets, multiplicity):
+    """½ tr(∇²Jᵢ(Pᵢ) Cᵢ) of each class, the Hessian by autodiff; P = 0 where a class holds nothing."""
+
+    def one(p, C, z, target):
+        H = jax.hessian(log_likelihood)(p, z, Y, target, multiplicity)
+        return jnp.sum(H * C) / 2
+
+    return jax.vmap(one)(P, covariances, Z[rows], targets)
+
+
+def added_to_gradient(classes, covariances, Y, Z):
+    """The gradient of Σ wᵢ ½ tr(∇²Jᵢ Cᵢ), a shared column's being that of each single one."""
+    layout = classes.layout
     decoder = layout.decoder_of_width(Y.shape[1])
     multiplicity = jnp.asarray(decoder.multiplicity)
     P = classes.probs[:, layout.support_tokens]
 
-    def added(Y, Z):
-        total = jnp.zeros(())
-        for i in range(classes.num_classes):
-            held = np.flatnonzero(np.asarray(P[i]))
-            p, z = P[i][held], Z[layout.query_row[i]][held]
-            target = int(decoder.target[i])
-            H = jax.hessian(log_likelihood)(p, z, Y[held], target, multiplicity)
-            covariance = (jnp.diag(p) - p[:, None] * p[None]) / (T - 1)
-            total += classes.weights[i] * jnp.sum(H * covariance) / 2
-        return total
+    def total(Y, Z):
+        of_classes = traces(P, covariances, layout.query_row, Z, Y, decoder.target, multiplicity)
+        return classes.weights @ of_classes
 
-    dY, dZ = jax.grad(added, argnums=(0, 1))(Y, Z)
-    flow, rates = sso.JointFlow(classes), sso.LearningRates(1.0, 1.0)
-    plain = flow.derivative(0.0, (Y, Z), rates)
-    found = sso.FiniteContext(flow, T).derivative(0.0, (Y, Z), rates)
-    np.testing.assert_allclose(found[0] - plain[0], dY / multiplicity[None], atol=1e-9)
-    np.testing.assert_allclose(found[1] - plain[1], dZ, atol=1e-9)
+    dY, dZ = jax.grad(total, argnums=(0, 1))(Y, Z)
+    return dY / multiplicity[None], dZ
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("T", [2, 33])
+def test_finite_context_is_the_trace_with_the_hessian(T, full):
+    """J_T − J = Σ wᵢ tr(∇²Jᵢ (diag P − PPᵀ))/(2(T−1)), on classes of shared queries, next tokens and
+    supports, from several starts."""
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        probs = rng.dirichlet(np.ones(7), 3)
+        probs[0, :2] = probs[1, 3:] = 0
+        classes = sso.SequenceClasses(
+            probs / probs.sum(1, keepdims=True), [1, 1, 5], [2, 6, 2], rng.dirichlet(np.ones(3))
+        )
+        Y, Z = initial.given(classes.layout, rng.normal(size=(2, 7, 7)), jnp.float64, full=True)
+        Y = Y if full else Y[:, :3]
+        P = classes.probs
+        covariances = jax.vmap(jnp.diag)(P) - P[:, :, None] * P[:, None, :]
+        expected = added_to_gradient(classes, covariances / (T - 1), Y, Z)
+        flow = sso.JointFlow(classes)
+        plain = flow.derivative(0.0, (Y, Z), ONE)
+        found = sso.FiniteContext(flow, T).derivative(0.0, (Y, Z), ONE)
+        for k in range(2):
+            np.testing.assert_allclose(found[k] - plain[k], expected[k], atol=1e-10)
+            assert np.abs(expected[k]).max() > 1e-4
 
 
 def some_windows():
@@ -140,32 +157,30 @@ def test_finite_context_measures_the_covariance_of_windows():
     """tr(∇²Jᵢ Cᵢ)/2 with Cᵢ the covariance of the windows of class i, the Hessian by autodiff."""
     windows = some_windows()
     classes, single = windows.classes(), windows.as_classes()
-    layout = classes.layout
     rng = np.random.default_rng(1)
-    Y = jnp.asarray(rng.normal(size=(6, len(layout.decoder.tokens))))
+    Y = jnp.asarray(rng.normal(size=(6, len(classes.layout.decoder.tokens))))
     Z = jnp.asarray(rng.normal(size=(2, 6)))
-    multiplicity = jnp.asarray(layout.decoder.multiplicity)
     P, x = np.asarray(classes.probs), np.asarray(single.probs)
+    away = [x[windows.class_index == i] - P[i] for i in range(classes.num_classes)]
+    covariances = jnp.asarray([own.T @ own / len(own) for own in away])
+    expected = added_to_gradient(classes, covariances, Y, Z)
+    flow = sso.JointFlow(classes)
+    plain = flow.derivative(0.0, (Y, Z), ONE)
+    found = sso.FiniteContext(flow, windows=windows).derivative(0.0, (Y, Z), ONE)
+    for k in range(2):
+        np.testing.assert_allclose(found[k] - plain[k], expected[k], atol=1e-10)
 
-    def added(Y, Z):
-        total = jnp.zeros(())
-        for i in range(classes.num_classes):
-            held = np.flatnonzero(P[i])
-            own = x[windows.class_index == i][:, held] - P[i][held]
-            covariance = jnp.asarray(own.T @ own / len(own))
-            z, target = Z[layout.query_row[i]][held], int(layout.decoder.target[i])
-            H = jax.hessian(log_likelihood)(
-                jnp.asarray(P[i][held]), z, Y[held], target, multiplicity
-            )
-            total += classes.weights[i] * jnp.sum(H * covariance) / 2
-        return total
 
-    dY, dZ = jax.grad(added, argnums=(0, 1))(Y, Z)
-    flow, rates = sso.JointFlow(classes), sso.LearningRates(1.0, 1.0)
-    plain = flow.derivative(0.0, (Y, Z), rates)
-    found = sso.FiniteContext(flow, windows=windows).derivative(0.0, (Y, Z), rates)
-    np.testing.assert_allclose(found[0] - plain[0], dY / multiplicity[None], atol=1e-9)
-    np.testing.assert_allclose(found[1] - plain[1], dZ, atol=1e-9)
+def test_descent_on_the_finite_context_objective_is_its_flow_in_steps():
+    """train(batch_size=None, context_length=T) takes whole steps along FiniteContext."""
+    flow = sso.FiniteContext(sso.JointFlow(SMALL), 32)
+    rates = sso.LearningRates(0.5, 0.25)
+    run = sso.train(SMALL, rates, 3, batch_size=None, context_length=32, record_at=[2, 3])
+    before = run.decoder[0], run.attention_logits[0]
+    moved = flow.derivative(2.0, before, rates)
+    np.testing.assert_allclose(run.decoder[1], before[0] + moved[0], atol=1e-14)
+    np.testing.assert_allclose(run.attention_logits[1], before[1] + moved[1], atol=1e-14)
+    assert run.about["context_length"] == 32
 
 
 @pytest.mark.parametrize(("k", "bound", "plain"), [(0, 0.015, 0.10), (1, 0.04, 0.29)])
@@ -261,5 +276,7 @@ def test_a_wrapped_run_goes_on_where_it_ended():
     begun = sso.integrate(flow, rates, [5.0], rtol=1e-10)
     on = sso.integrate(flow, rates, [40.0], init=begun, rtol=1e-10)
     np.testing.assert_allclose(on.attention_logits, whole.attention_logits, atol=1e-7)
-    with pytest.raises(ValueError, match=r"init must be a Trajectory of the same flow .* 0.9"):
+    with pytest.raises(
+        ValueError, match=r"init must be a Trajectory of the same flow .* was of .*0.9"
+    ):
         sso.integrate(sso.HeavyBall(sso.JointFlow(SMALL), 0.8), rates, [40.0], init=begun)

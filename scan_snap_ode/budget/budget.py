@@ -33,8 +33,8 @@ class Step:
         shape: (T,) what is left of `logits` when the lower level is re-timed as well as can be: its
             error of shape; the rest is one of clock.
         times: (T,) the lower level's own time at which it is where the upper one is.
-        valid_from: the first record after t = 0 at which `logits` is within the budget's tolerance;
-            NaN where none is. Very early Z is small, and the first steps of SGD move only Y.
+        valid_from: the first record at which the upper level's Z has moved and `logits` is within
+            the budget's tolerance; NaN where none is. SGD's first step from zero moves only Y.
         valid_until: the first record after that at which it is not; inf where there is none.
     """
 
@@ -160,12 +160,12 @@ class ErrorBudget:
             logits,
             warp.distance,
             warp.times,
-            *self._validity(logits),
+            *self._validity(np.where(reference.any(axis=(1, 2)), logits, np.nan)),
         )
 
     def _validity(self, distance: NDArray[np.floating]) -> tuple[float, float]:
         """The first record within tolerance, and the first after it that is beyond."""
-        within = np.flatnonzero((distance <= self.tolerance) & (self.ts > 0))
+        within = np.flatnonzero(distance <= self.tolerance)
         if not within.size:
             return np.nan, np.nan
         beyond = np.flatnonzero(distance[within[0] :] > self.tolerance)

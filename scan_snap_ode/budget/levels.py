@@ -66,7 +66,9 @@ class Ladder:
             level, dropped = ways.popleft()
             if level == below:
                 return dropped
-            ways.extend((b, [*dropped, what]) for a, b, what in (*edges, *self.branches) if a == level)
+            ways.extend(
+                (b, [*dropped, what]) for a, b, what in (*edges, *self.branches) if a == level
+            )
         return []
 
 

@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 from numpy.typing import NDArray
 
-from scan_snap_ode.budget import CLASS_FLOW, DESCENT, SGD, WINDOW_FLOW, ErrorBudget
+from scan_snap_ode.budget import ErrorBudget, Step
+from scan_snap_ode.budget import levels as lv
 from scan_snap_ode.figures import style
 from scan_snap_ode.problem.classes import SequenceClasses
 
@@ -23,17 +24,25 @@ class _Look(NamedTuple):
 
 
 LOOKS = {
-    SGD: _Look(style.BLACK, "o", "-", 4.5),
-    DESCENT: _Look(style.ORANGE, "s", "-", 2.0),
-    WINDOW_FLOW: _Look(style.SKY, "D", "--", 2.0),
-    CLASS_FLOW: _Look(style.VERMILION, "^", "-", 2.0),
+    lv.SGD: _Look(style.BLACK, "o", "-", 4.5),
+    lv.DESCENT: _Look(style.ORANGE, "s", "-", 2.0),
+    lv.OPTIMIZER_FLOW: _Look(style.GREEN, "P", ":", 3.0),
+    lv.WINDOW_FLOW: _Look(style.SKY, "D", "--", 2.0),
+    lv.CONTEXT_FLOW: _Look(style.SKY, "v", "--", 2.0),
+    lv.CLASS_FLOW: _Look(style.VERMILION, "^", "-", 2.0),
+    lv.ADIABATIC: _Look(style.VERMILION, "<", ":", 2.0),
+    lv.MODIFIED: _Look(style.PURPLE, ">", "-", 2.0),
+    lv.SLOW: _Look(style.BLUE, "X", "-", 2.0),
+    lv.CLOSED_FORM: _Look(style.GREY, "*", "--", 2.5),
 }
+# Drawn token by token; the others lie beside these, or far off them all.
+_IN_DETAIL = (lv.SGD, lv.DESCENT, lv.WINDOW_FLOW, lv.CONTEXT_FLOW, lv.CLASS_FLOW, lv.SLOW)
 
 
 def plot_budget(budget: ErrorBudget, num_classes: int = 3, num_tokens: int = 9) -> Figure:
     """Attention of the classes that moved most, entropy and loss over time, and the budget."""
-    figure = style.sheet(13, 9.5)
-    upper, lower = np.asarray(figure.subfigures(2, 1, height_ratios=[1.1, 1]))
+    figure = style.sheet(14, 11)
+    upper, lower = np.asarray(figure.subfigures(2, 1, height_ratios=[1, 1.1]))
     shown = _moved_most(budget, num_classes)
     for k, (axes, i) in enumerate(
         zip(upper.subplots(1, len(shown), squeeze=False)[0], shown, strict=True)
@@ -41,9 +50,9 @@ def plot_budget(budget: ErrorBudget, num_classes: int = 3, num_tokens: int = 9) 
         _plot_attention(axes, budget, int(i), num_tokens, legend=k == 0)
     title = f"Where the query looks after {budget.ts[-1]:,.0f} steps on {_source(budget)}"
     upper.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold")
-    entropy, loss, bars = lower.subplots(1, 3, width_ratios=[1, 1, 1.25])
+    entropy, loss, bars = lower.subplots(1, 3, width_ratios=[1, 1, 1.6])
     _plot_over_time(entropy, budget, "entropy")
-    entropy.legend(fontsize=9.5, framealpha=0.95)
+    entropy.legend(fontsize=8.5, framealpha=0.95)
     style.tidy(entropy, "Attention entropy")
     entropy.set_ylabel("entropy of $c$, class mean [nats]", fontsize=11)
     _plot_over_time(loss, budget, "loss")
@@ -55,7 +64,7 @@ def plot_budget(budget: ErrorBudget, num_classes: int = 3, num_tokens: int = 9) 
 
 def _plot_attention(axes: Axes, budget: ErrorBudget, i: int, num_tokens: int, legend: bool) -> None:
     classes = budget.classes
-    levels = list(budget.runs)
+    levels = [level for level in budget.runs if level in _IN_DETAIL] or list(budget.runs)
     ends = {v: budget.attention(v)[:, -1, i] for v in levels}  # (seeds, L)
     start = budget.attention(levels[0])[0, 0, i]
     top = ends[levels[0]].mean(0)
@@ -103,24 +112,41 @@ def _plot_over_time(axes: Axes, budget: ErrorBudget, what: str) -> None:
 
 
 def _plot_bars(axes: Axes, budget: ErrorBudget) -> None:
-    steps = budget.steps
-    height = np.arange(len(steps))[::-1]
-    values = np.array([100 * step.logits[-1] for step in steps])
-    axes.barh(height, values, height=0.42, color=[LOOKS[s.below].colour for s in steps])
-    reach = max(values.max(), 1e-9)
-    for y, value, step in zip(height, values, steps, strict=True):
-        label = _percent(value)
-        if step.above == SGD and (error := 100 * budget.standard_error(SGD)[-1]) > 0:
-            label += f"  (seeds alone: {_percent(error)})"
-        axes.text(value + 0.02 * reach, y, label, va="center", fontsize=11)
-        axes.text(0, y + 0.27, f"{step.above} → {step.below}: {step.assumes}", va="bottom",
-                  fontsize=9.5)  # fmt: skip
+    """One bar a step on a logarithmic axis, its error of shape in full colour."""
+    rows = [*budget.steps, *budget.branches]
+    height = np.arange(len(rows))[::-1] - 0.6 * (np.arange(len(rows)) >= len(budget.steps))
+    values = 100 * np.array([[step.logits[-1], step.shape[-1]] for step in rows])
+    known = values[np.isfinite(values) & (values > 0)]
+    low, high = (0.5 * known.min(), known.max()) if known.size else (0.1, 1.0)
+    low = max(low, 1e-3)
+    for y, (whole, shape), step in zip(height, values, rows, strict=True):
+        colour = LOOKS[step.below].colour
+        axes.barh(y, whole, height=0.36, color=colour, alpha=0.35)
+        axes.barh(y, shape, height=0.36, color=colour)
+        axes.text(1.1 * max(whole, low), y, _label(budget, step), va="center", fontsize=9.5)
+        axes.text(1.02 * low, y + 0.24, f"{step.above} → {step.below}: {step.assumes}", va="bottom",
+                  fontsize=8.5)  # fmt: skip
+    if budget.branches:
+        y = height[len(budget.steps)] + 0.75
+        axes.text(1.02 * low, y, "beside the ladder", va="center", fontsize=9.5, style="italic")
     style.tidy(axes, "What each assumption costs")
     axes.grid(axis="y", visible=False)
     axes.set_yticks([])
-    axes.set_xlim(0, 1.2 * reach)
-    axes.set_ylim(-0.5, len(steps) - 0.3)
-    axes.set_xlabel("distance in attention logits $Z$, relative $L_2$ [%]", fontsize=11)
+    axes.set_xscale("log")
+    axes.set_xlim(low, high * (high / low) ** 0.45)
+    axes.set_ylim(height.min() - 0.5, 0.75 + height.max())
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_xlabel(
+        "distance in attention logits $Z$, relative $L_2$ [%]; full colour: left after re-timing",
+        fontsize=10,
+    )
+
+
+def _label(budget: ErrorBudget, step: Step) -> str:
+    label = _percent(100 * step.logits[-1])
+    if step.above == lv.SGD and (error := 100 * budget.standard_error(lv.SGD)[-1]) > 0:
+        label += f"  (seeds alone: {_percent(error)})"
+    return label
 
 
 def _source(budget: ErrorBudget) -> str:
@@ -131,6 +157,8 @@ def _source(budget: ErrorBudget) -> str:
 
 
 def _percent(value: float) -> str:
+    if not np.isfinite(value):
+        return "not known"
     return f"{value:,.0f} %" if value >= 10 else f"{value:.2g} %"
 
 

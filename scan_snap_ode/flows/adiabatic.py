@@ -66,9 +66,7 @@ class AdiabaticFlow(eqx.Module):
         dZ = self.vectors.pull(F, g, jnp.sum(scores * residual, axis=1))
         return rates.decoder * dA, rates.attention * dZ
 
-    def along(
-        self, state: AdiabaticState, gradient: State, rates: LearningRates
-    ) -> AdiabaticState:
+    def along(self, state: AdiabaticState, gradient: State, rates: LearningRates) -> AdiabaticState:
         """∂J/∂Y = F R moves A by R = G⁻¹Fᵀ ∂J/∂Y."""
         dY, dZ = gradient
         F = self.vectors.at(state[1])

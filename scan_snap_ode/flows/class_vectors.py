@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 from jax.scipy.linalg import cho_factor, cho_solve
 from jaxtyping import Array, Float, Int
 
 from scan_snap_ode import checks
-from scan_snap_ode.problem.assumptions import rank_deficiency
+from scan_snap_ode.problem.assumptions import class_gram, rank_deficiency
 from scan_snap_ode.problem.classes import SequenceClasses
 from scan_snap_ode.theory import attention
 
@@ -60,7 +59,7 @@ def check_rank(classes: SequenceClasses, flow: str) -> None:
     if num_classes > support:
         why = f"{num_classes:,} classes hold only {support:,} tokens"
     else:
-        why = rank_deficiency(np.asarray(classes.overlap) + np.eye(num_classes))
+        why = rank_deficiency(class_gram(classes).astype(classes.support_probs.dtype))
     if why is not None:
         raise ValueError(
             f"classes must have linearly independent class vectors for {flow}, which inverts "

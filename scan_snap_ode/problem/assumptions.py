@@ -367,7 +367,7 @@ def _of_overlap(classes: SequenceClasses) -> list[Assumption]:
     largest = weakest = of_gram = None
     why = why_rank = f"not computed: {N:,} classes"
     if N > S:
-        of_gram, why_rank = 0.0, f"{N:,} classes hold only {S:,} tokens"
+        of_gram, why_rank = 0.0, f"{N:,} classes hold only {S:,} token{'s' * (S > 1)}"
     if N <= MOST_CLASSES:
         gram = class_gram(classes)
         values = np.linalg.eigvalsh(gram)

@@ -163,6 +163,7 @@ def test_the_curves_are_the_formulas():
             np.testing.assert_array_equal(curve.get_ydata(), of_pair)
         np.testing.assert_array_equal(early.get_xdata(), times.t0_prime)
         np.testing.assert_array_equal(late.get_xdata(), times.t0)
+        assert early.get_markerfacecolor() != late.get_markerfacecolor()
     heights = np.array([axes.lines[-1].get_ydata() for axes in figure.axes])[0]
     np.testing.assert_allclose(heights, -lambertw(-1 / 999, -1).real, rtol=1e-2)
     (legend,) = figure.legends
