@@ -97,11 +97,12 @@ def integrate(
         progress=progress,
         event=event,
     )
-    intrinsic = isinstance(flow, IntrinsicFlow) and flow.has_intrinsic_time
-    if intrinsic and earlier is None and event is None:
+    fresh = earlier is None
+    once = fresh and event is None  # a continued run of many rates is in as many states
+    if once and isinstance(flow, IntrinsicFlow) and flow.has_intrinsic_time:
         solution = solve_once(flow, rates, ts, start, options)
     else:
-        solution = solve_each(flow, rates, ts, t0, start, earlier is None, options)
+        solution = solve_each(flow, rates, ts, t0, start, fresh, options)
     Z = solution.Z
     if throw:
         Z = _raise_failure(Z, solution, ts, max_steps)
@@ -142,13 +143,13 @@ def _start(flow: Flow, init: Any, batch: tuple[int, ...], dtype: Any) -> Any:
 
 
 def _continued(flow: Flow, earlier: Trajectory, batch: tuple[int, ...], dtype: Any) -> Any:
-    if earlier.about.get("method") != method(flow) or (
-        earlier.classes.layout != flow.classes.layout
-    ):
+    was = earlier.about.get("method")
+    same = earlier.classes.layout == flow.classes.layout
+    if was != method(flow) or not same:
+        which = "the same" if same else "other"
         raise ValueError(
-            f"init must be a Trajectory of the same flow on the same classes, {method(flow)} on "
-            f"{flow.classes.num_classes} classes, was of {earlier.about.get('method')} on "
-            f"{earlier.classes.num_classes} classes."
+            f"init must be a Trajectory of {method(flow)} on the same classes, was of {was} on "
+            f"{which} classes."
         )
     if earlier.rates.shape != batch:
         raise ValueError(

@@ -37,7 +37,7 @@ class Options(NamedTuple):
     """What diffrax is told."""
 
     solver: diffrax.AbstractSolver
-    tolerances: Float[Array, "2"]
+    tolerances: Float[Array, " 2"]
     max_steps: int
     adjoint: diffrax.AbstractAdjoint
     progress: bool
@@ -71,7 +71,7 @@ def solve_each(
     """
 
     def one(rates: LearningRates, start: Any) -> Solution:
-        y0 = flow.initial(*start, rates) if fresh else start
+        y0 = flow.initial(start[0], start[1], rates) if fresh else start
         flat, unravel = ravel_pytree(y0)  # one array: diffrax's work a step is per leaf
 
         def field(t, y, rates):
@@ -111,7 +111,7 @@ def solve_once(
     """
     Gamma = flow.intrinsic_time(ts, rates)
     furthest = jax.lax.stop_gradient(jnp.max(Gamma))
-    y0 = flow.initial(*start, rates)
+    y0 = flow.initial(start[0], start[1], rates)
     flat, unravel = ravel_pytree(y0)
 
     def velocity(y: Array) -> Array:

@@ -130,6 +130,7 @@ class Trajectory(eqx.Module):
         """
         if self._decoder is not None:
             return self._decoder
+        assert self._flow is not None
         shape = (*self.attention_logits.shape[:-2], len(self.support_tokens), self._width)
         checks.dense_size("decoder", *shape, instead="Take single runs by .at(index).")
         return _decoders(self._flow, self.ts, self.attention_logits, self.rates)

@@ -34,6 +34,7 @@ square = np.zeros((34, 34))
 stream = sso.TokenStream(np.arange(400, dtype=np.int32) % 7, tuple("abcdefg"), "letters", "")
 windows = sso.windows(stream, 8, query=2)
 fixed = sso.FixedBatches(TOKENS, [[0, 1]])
+twins = sso.SequenceClasses(PROBS[[0, 0]], [3, 3], [4, 5])
 
 
 # Each public function, with right arguments where none are given.
@@ -79,7 +80,7 @@ def trained():
 
 @functools.cache
 def budgeted():
-    return budget()
+    return budget(levels=["SGD", "gradient descent", "class flow"])
 
 
 def classes_of(num_classes, num_tokens):
@@ -117,7 +118,11 @@ WHOLE = "ts must be a non-empty list of whole numbers of steps, was"
 RISING = "ts must be strictly increasing, from 0 or more to 1 or more, was"
 RECORDS = "record_at must be a non-empty list of whole numbers, was"
 SAME = "init must be a Trajectory of the same run, differs in"
-LEVELS = "levels must be two or more of ['SGD', 'gradient descent', 'class flow'], was"
+LEVELS = (
+    "levels must be two or more of ['SGD', 'gradient descent', 'optimizer flow', "
+    "'finite-context flow', 'class flow', 'adiabatic flow', 'modified flow', 'slow attention', "
+    "'closed form'], was"
+)
 
 WRONG = [
     # ------------------------------------------------------------------------------- classes
@@ -289,10 +294,10 @@ WRONG = [
      "max_steps must be an integer of at most 2147483647, was 1000000000000000000000000000000."),
     (lambda: integrate(init=solved()), "ts must lie after t = 2, where init ends, began at 1."),
     (lambda: integrate(ts=[3], init=trained()),
-     "init must be a Trajectory of the same flow on the same classes, was of SGD on 2 classes."),
+     "init must be a Trajectory of JointFlow on the same classes, was of SGD on the same classes."),
     (lambda: integrate(sso.JointFlow(classes()), ts=[3], init=solved()),
-     "init must be a Trajectory of the same flow on the same classes, "
-     "was of JointFlow on 2 classes."),
+     "init must be a Trajectory of JointFlow on the same classes, was of JointFlow on other "
+     "classes."),
     (lambda: integrate(rates=both, ts=[3], init=solved()),
      "rates must have the shape of those being continued, (), had (2,)."),
     (lambda: integrate(ts=[3], init=integrate(max_steps=3, throw=False)),
@@ -430,6 +435,16 @@ WRONG = [
      "level must be among ['SGD', 'gradient descent', 'class flow'], was 'theory'."),
     (lambda: budgeted().loss("sgd"),
      "level must be among ['SGD', 'gradient descent', 'class flow'], was 'sgd'."),
+    (lambda: budgeted().distance("class flow", "SGD"),
+     "below must be a level that assumes more than class flow, was SGD."),
+    (lambda: budgeted().bias("theory"),
+     "level must be among ['SGD', 'gradient descent', 'class flow'], was 'theory'."),
+    (lambda: budget(tolerance=0), "tolerance must be positive and finite, was 0."),
+    (lambda: budget(tolerance=[0.1, 0.2]), "tolerance must be one number, was of shape (2,)."),
+    (lambda: budget(solver_error=1), "solver_error must be bool, was 1."),
+    (lambda: budget(levels=["SGD", "slow attention"], source=twins),
+     "levels must leave two or more that apply to the source. slow attention: classes must have "
+     "linearly independent class vectors"),
     # ---------------------------------------------------------------------------- trajectory
     (lambda: solved(True).at(2), "index must lie within the axes of the runs, (2,), was (2,)."),
     (lambda: solved(True).at(-3), "index must lie within the axes of the runs, (2,), was (-3,)."),
@@ -483,7 +498,7 @@ def test_right_arguments_are_taken():
 
 @pytest.mark.parametrize("option", ["rtol", "atol"])
 def test_a_budget_checks_its_flows_before_it_trains(monkeypatch, option):
-    monkeypatch.setattr("scan_snap_ode.budget.train", lambda *_, **__: pytest.fail("trained"))
+    monkeypatch.setattr("scan_snap_ode.budget.run.train", lambda *_, **__: pytest.fail("trained"))
     with pytest.raises(ValueError, match=f"{option} must be positive and finite, was 0"):
         budget(**{option: 0})
 

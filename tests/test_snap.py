@@ -142,4 +142,4 @@ def test_snap_times_need_records():
     with pytest.raises(ValueError, match=r"run must have at least 3 recorded times, had 2"):
         sso.snap_times(logistic_run(np.array([1.0, 2.0])))
     with pytest.raises(ValueError, match=r"run must be Trajectory"):
-        sso.snap_times(3)
+        sso.snap_times(3)  # pyright: ignore[reportArgumentType]

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from scan_snap_ode.problem import initial
 DATA = Path(__file__).parent / "data"
 SMALL = sso.syn_small()
 ONE = sso.LearningRates(1.0, 1.0)
-SHARP = {"rtol": 1e-10, "atol": 1e-12}
+SHARP: Any = {"rtol": 1e-10, "atol": 1e-12}
 
 
 def descent(rate, steps, momentum=0.0):
@@ -77,7 +78,7 @@ def test_finite_step_is_half_the_acceleration():
     """V − ½ (V'V + ∂V/∂t), the second term being half of d²θ/dt² along the flow; from any start."""
     flow, rates = sso.ModifiedJointFlow(SMALL), sso.LearningRates(2.0, 0.5)
     rng = np.random.default_rng(0)
-    state = tuple(jnp.asarray(rng.normal(size=s)) for s in ((30, 3), (2, 30)))
+    state: Any = tuple(jnp.asarray(rng.normal(size=s)) for s in ((30, 3), (2, 30)))
     V = flow.derivative(0.0, state, rates)
     h = 1e-5
     ahead, behind = (
@@ -98,7 +99,7 @@ def log_likelihood(x, z, Y, target, multiplicity):
 
 @jax.jit
 def traces(P, covariances, rows, Z, Y, targets, multiplicity):
-    """½ tr(∇²Jᵢ(Pᵢ) Cᵢ) of each class, the Hessian by autodiff; P = 0 where a class holds nothing."""
+    """½ tr(∇²Jᵢ(Pᵢ) Cᵢ) of each class, the Hessian by autodiff; P = 0 where nothing is held."""
 
     def one(p, C, z, target):
         H = jax.hessian(log_likelihood)(p, z, Y, target, multiplicity)
@@ -125,8 +126,8 @@ def added_to_gradient(classes, covariances, Y, Z):
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("T", [2, 33])
 def test_finite_context_is_the_trace_with_the_hessian(T, full):
-    """J_T − J = Σ wᵢ tr(∇²Jᵢ (diag P − PPᵀ))/(2(T−1)), on classes of shared queries, next tokens and
-    supports, from several starts."""
+    """J_T − J = Σ wᵢ tr(∇²Jᵢ (diag P − PPᵀ))/(2(T−1)), on classes of shared queries, next tokens
+    and supports, from several starts."""
     for seed in range(4):
         rng = np.random.default_rng(seed)
         probs = rng.dirichlet(np.ones(7), 3)
@@ -213,8 +214,8 @@ def test_means_of_sgd_can_be_made_again():
 
 
 # Entropy of the distinct tokens, mass of the common ones and largest attention: mean and standard
-# deviation over the five seeds of the paper's Fig. 4, measured from the authors' code, and what this
-# flow gives without any fitted constant.
+# deviation over the five seeds of the paper's Fig. 4, measured from the authors' code, and what
+# this flow gives without any fitted constant.
 FIGURE_4 = {
     10: ([2.0929, 0.5704, 0.0939], [0.0035, 0.0032, 0.0023], [2.0924, 0.5712, 0.0931]),
     100: ([1.9350, 0.3861, 0.1833], [0.0103, 0.0071, 0.0067], [1.9379, 0.3903, 0.1791]),
@@ -241,8 +242,8 @@ def figures_of(c, i):
 
 @pytest.mark.parametrize("flow", [sso.JointFlow, sso.ModifiedJointFlow, sso.AdiabaticFlow])
 def test_wrappers_compose(flow):
-    """On each flow of decoder and attention: momentum, steps and context are small terms where rates
-    are small and windows long, and the wrapped flow takes batches of rates and derivatives."""
+    """On each flow of decoder and attention: momentum, steps and context are small terms where
+    rates are small and windows long; and the wrapped flow takes batches of rates."""
     rates = sso.LearningRates(np.array([0.01, 0.02]), 0.01)
     plain = sso.integrate(flow(SMALL), rates, [300.0])
     for wrapped in (
@@ -276,7 +277,5 @@ def test_a_wrapped_run_goes_on_where_it_ended():
     begun = sso.integrate(flow, rates, [5.0], rtol=1e-10)
     on = sso.integrate(flow, rates, [40.0], init=begun, rtol=1e-10)
     np.testing.assert_allclose(on.attention_logits, whole.attention_logits, atol=1e-7)
-    with pytest.raises(
-        ValueError, match=r"init must be a Trajectory of the same flow .* was of .*0.9"
-    ):
+    with pytest.raises(ValueError, match=r"HeavyBall\(JointFlow, momentum=0.8\) .* was of .*0.9"):
         sso.integrate(sso.HeavyBall(sso.JointFlow(SMALL), 0.8), rates, [40.0], init=begun)

@@ -123,7 +123,7 @@ class ErrorBudget:
 
     @property
     def shares(self) -> NDArray[np.float64]:
-        """(number of steps, T) each of `steps`' part of the sum of all their `logits`, where known."""
+        """(number of steps, T) each of `steps`' part of the sum of their `logits`, where known."""
         parts = np.array([step.logits for step in self.steps])
         total = np.nansum(parts, axis=0)
         return parts / np.where(total == 0, 1, total)

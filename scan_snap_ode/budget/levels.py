@@ -66,9 +66,8 @@ class Ladder:
             level, dropped = ways.popleft()
             if level == below:
                 return dropped
-            ways.extend(
-                (b, [*dropped, what]) for a, b, what in (*edges, *self.branches) if a == level
-            )
+            onward = (edge for edge in (*edges, *self.branches) if edge[0] == level)
+            ways.extend((b, [*dropped, what]) for _, b, what in onward)
         return []
 
 

@@ -73,15 +73,15 @@ def _notes(budget: ErrorBudget) -> list[str]:
     if lv.SGD in budget.runs and (count := len(budget.logits(lv.SGD))) > 1:
         spread, error = budget.spread(lv.SGD)[-1], budget.standard_error(lv.SGD)[-1]
         note = (
-            f"SGD is the mean of {count} seeds: Z of one run strays {spread:.1%} from it, the mean's "
-            f"standard error is {error:.1%}"
+            f"SGD is the mean of {count} seeds: Z of one run strays {spread:.1%} from it, the "
+            f"mean's standard error is {error:.1%}"
         )
         if budget.steps and budget.steps[0].above == lv.SGD:
             below = budget.steps[0].below
             bias = budget.bias(below)
             note += (
-                f"; so its bias against {below} is {bias.value[-1]:.1%}, between {bias.low[-1]:.1%} "
-                f"and {bias.high[-1]:.1%}"
+                f"; so its bias against {below} is {bias.value[-1]:.1%}, between "
+                f"{bias.low[-1]:.1%} and {bias.high[-1]:.1%}"
             )
         notes.append(note)
     return notes

@@ -40,7 +40,11 @@ class Tokenizer(StrEnum):
     words = "words"
 
 
-SYNTHETIC = {"syn-small": sso.syn_small, "syn-medium": functools.partial(sso.syn_medium, 5)}
+SYNTHETIC = {
+    "syn-small": sso.syn_small,
+    "syn-medium": functools.partial(sso.syn_medium, 5),
+    "single-common-token": functools.partial(sso.single_common_token, 10, 1000, 0.1, 10),
+}
 
 _TEXT, _MODEL, _OUTPUT = "Which text", "Training", "Output"
 
@@ -59,8 +63,9 @@ Text = Annotated[
 Source = Annotated[
     str,
     typer.Argument(
-        help="A corpus or text file as for `scan-snap compare`, or a synthetic problem of the "
-        "paper: syn-small, syn-medium."
+        help="A corpus (python-reference, wikitext-2, wikitext-103), a text file (plain, .gz, .xz "
+        "or .bz2), a .npy file of token ids, or a synthetic problem: syn-small, syn-medium, "
+        "single-common-token."
     ),
 ]
 
@@ -253,8 +258,13 @@ def _choice(text: str) -> int | list[str]:
     """A number, or words separated by commas (a comma itself is written as two)."""
     if text.strip().isdecimal():
         return int(text)
-    words = [w.replace("\0", ",").strip() for w in text.replace(",,", "\0").split(",")]
-    return [w for w in words if w]
+    return names(text)
+
+
+def names(text: str) -> list[str]:
+    """What commas separate (a comma itself is written as two)."""
+    parts = [w.replace("\0", ",").strip() for w in text.replace(",,", "\0").split(",")]
+    return [w for w in parts if w]
 
 
 @contextmanager

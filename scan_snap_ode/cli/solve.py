@@ -15,10 +15,22 @@ from scan_snap_ode.streams.windows import Windows
 
 
 class FlowName(StrEnum):
-    """Which classes the joint flow sees."""
+    """Which flow, of which classes."""
 
     classes = "class"
     window = "window"
+    modified = "modified"
+    adiabatic = "adiabatic"
+    slow = "slow"
+
+
+_FLOWS = {
+    FlowName.classes: sso.JointFlow,
+    FlowName.window: sso.JointFlow,
+    FlowName.modified: sso.ModifiedJointFlow,
+    FlowName.adiabatic: sso.AdiabaticFlow,
+    FlowName.slow: sso.SlowAttentionFlow,
+}
 
 
 _PANEL = "Gradient flow"
@@ -30,7 +42,9 @@ def solve(
     flow: Annotated[
         FlowName,
         typer.Option(
-            help="class: long windows; window: every observed window a class (texts only).",
+            help="class: the joint flow for long windows; window: every observed window a class "
+            "(texts only); modified: the paper's modified gradient; adiabatic: slow attention with "
+            "the true gradient; slow: both, with the decoder in closed form.",
             rich_help_panel=_PANEL,
         ),
     ] = FlowName.classes,
@@ -45,7 +59,8 @@ def solve(
     rates: c.RateOptions,
     run: c.RunOptions,
 ) -> None:
-    """Integrate the joint gradient flow of decoder and attention (paper, Lemmas 1 and 2).
+    """Integrate a flow of the theory: the joint gradient flow of decoder and attention (paper,
+    Lemmas 1 and 2), or one that assumes more.
 
     Writes trajectory.nc, trajectory.png and summary.json. For example:
 
@@ -69,6 +84,6 @@ def solve(
     with c.output_folder("solve", run.out) as folder:
         c.refuse_a_run_in(folder)
         trajectory = sso.integrate(
-            sso.JointFlow(classes), rates.rates, ts, rtol=rtol, progress=c.in_terminal()
+            _FLOWS[flow](classes), rates.rates, ts, rtol=rtol, progress=c.in_terminal()
         )
         c.write_trajectory(trajectory, folder, c.setting(of_text, rates, run, **facts))

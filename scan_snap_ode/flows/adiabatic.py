@@ -1,4 +1,4 @@
-"""The joint flow with slow attention: the decoder stays in the span of the present class vectors."""
+"""The joint flow with slow attention: the decoder follows the class vectors at once."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ Logits = Float[Array, "Q S"]
 
 
 class CommonTokenFlow(eqx.Module):
-    r"""The logit z of one common token under one query, K equally frequent classes (paper, Section 4):
+    r"""The logit z of one common token under one query, K equal classes (paper, Section 4):
 
         dz/dt = −η_Z γ(t) e^{4z}/C₀,   so that   z = −B(t) from z = 0 (Theorem 4, `growth_bound`)
 

@@ -63,9 +63,8 @@ class FiniteStep(eqx.Module):
             return self.flow.derivative(t, state, rates)
 
         t = jnp.asarray(t, jax.tree.leaves(state)[0].dtype)
-        first = V(t, state)
-        first, second = jax.jvp(V, (t, state), (jnp.ones_like(t), first))
-        return jax.tree.map(lambda v, a: v - a / 2, first, second)
+        first, push = jax.linearize(V, t, state)  # V itself is computed once
+        return jax.tree.map(lambda v, a: v - a / 2, first, push(jnp.ones_like(t), first))
 
     def readout(self, t: Any, state: Any, rates: LearningRates) -> State:
         return self.flow.readout(t, state, rates)

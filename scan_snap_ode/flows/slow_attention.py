@@ -21,7 +21,7 @@ Logits = Float[Array, "Q S"]
 
 
 class SlowAttentionFlow(eqx.Module):
-    r"""Attention under a decoder that is already where it will go (paper, Theorems 1 and 5, Lemma 4):
+    r"""Attention under a decoder already where it will go (paper, Theorems 1 and 5, Lemma 4):
 
         Y  = FG⁻¹W,   Wᵢ = hᵢ ((M−1) at nᵢ, −1 elsewhere),   hᵢ = h(wᵢ t)
         gᵢ = M²/(M − 1 + e^{M hᵢ}) FG⁻¹ (h ∘ (sᵢ − 1/M)),    s_ij = [nᵢ = nⱼ]

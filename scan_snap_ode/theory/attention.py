@@ -66,8 +66,8 @@ def log_likelihood_and_residual(
 ) -> tuple[Float[Array, " N"], Float[Array, "N D"]]:
     """log α[n] and e_n − α of a softmax in which column d stands for `multiplicity[d]` tokens.
 
-    A column's residual is summed over the tokens it stands for; that of n is the sum of the others',
-    not 1 − α[n], which would lose all digits once training has nearly ended.
+    A column's residual is summed over the tokens it stands for; that of n is the sum of the others'
+    probabilities, as 1 − α[n] would lose all digits once training has nearly ended.
     """
     log_alpha = jax.nn.log_softmax(scores + jnp.log(multiplicity)[None, :], axis=-1)
     log_likelihood = jnp.take_along_axis(log_alpha, target[:, None], axis=1)[:, 0]

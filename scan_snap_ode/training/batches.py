@@ -44,8 +44,8 @@ class Sampler(Protocol):
 
 
 class WholeSource(eqx.Module):
-    """All of the source at every step: gradient descent; on classes, in the limit of long windows or
-    to first order in 1/T."""
+    """All of the source at every step: gradient descent; on classes, in the limit of long windows
+    or to first order in 1/T."""
 
     classes: SequenceClasses
     objective: Objective

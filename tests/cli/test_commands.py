@@ -69,13 +69,18 @@ def test_compare_writes_its_three_files(scan_snap, monkeypatch):
     summary = read(out / "summary.json")
     assert summary["complete"] is True
     asked = summary["setting"]
-    assert (asked["command"], asked["text"], asked["steps"]) == ("compare", "text.txt", 5)
+    assert (asked["command"], asked["source"], asked["steps"]) == ("compare", "text.txt", 5)
     assert (asked["momentum"], asked["seeds"], asked["precision"]) == (0.5, 2, "double")
     assert summary["versions"]["scan_snap_ode"] == sso.__version__
     assert len(summary["source"]["md5"]) == 32
-    levels = ["SGD", "gradient descent", "window flow", "class flow"]
+    levels = ["SGD", "gradient descent", "optimizer flow", "window flow", "class flow",
+              "adiabatic flow", "modified flow", "slow attention"]  # fmt: skip
+    levels = [level for level in levels if level not in summary["left_out"]]
     assert [level["level"] for level in summary["levels"]] == levels
-    assert len(summary["budget"]) == 3
+    assert "closed form" in summary["left_out"]
+    assert [step["below"] for step in summary["budget"]] == [
+        level for level in levels[1:] if level != "adiabatic flow"
+    ]
     assumptions = {line["name"]: line for line in summary["assumptions"]}
     assert assumptions["slow attention"]["value"] == 1
     assert assumptions["decoder not too fast"]["value"] == 1  # 0.5, doubled by momentum
