@@ -49,7 +49,9 @@ def levels(path: Path) -> None:
         size.plot(ts, moved, **look)
         share.plot(ts, common, **look)
         shown = [int(np.argmin(abs(ts - t))) for t in (1, 10, 100, 1e3, 1e6)]
-        print(f"{name:15s} |Z| {moved[shown].round(4)}  on the common token {common[shown].round(2)}")
+        print(
+            f"{name:15s} |Z| {moved[shown].round(4)}  on the common token {common[shown].round(2)}"
+        )
     size.set_yscale("log")
     style.tidy(size, "How far attention moves")
     size.set_ylabel("size of the attention logits, $|Z|$ ($L_2$)", fontsize=10)

@@ -14,7 +14,7 @@ from reference import class_sets
 import scan_snap_ode as sso
 from scan_snap_ode import files
 from scan_snap_ode.problem import assumptions
-from scan_snap_ode.problem.assumptions import class_gram, rank_deficiency
+from scan_snap_ode.problem.overlap import class_gram, rank_deficiency
 
 rates = sso.LearningRates(1.0, 0.1)
 NAMES = [

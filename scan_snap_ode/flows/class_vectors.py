@@ -8,8 +8,8 @@ from jax.scipy.linalg import cho_factor, cho_solve
 from jaxtyping import Array, Float, Int
 
 from scan_snap_ode import checks
-from scan_snap_ode.problem.assumptions import class_gram, rank_deficiency
 from scan_snap_ode.problem.classes import SequenceClasses
+from scan_snap_ode.problem.overlap import class_gram, rank_deficiency
 from scan_snap_ode.theory import attention
 
 
