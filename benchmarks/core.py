@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -156,4 +156,29 @@ def pooled_rates(repeats: int) -> list[Figure]:
     return [figure("joint flow K = 10, S = 101 to t = 1e5, a solve of 512", "ms", times)]
 
 
-ALL = (trainer, joint_flow, gradient, pooled_rates)
+def intrinsic_time(repeats: int) -> list[Figure]:
+    """4,096 pairs of rates of slow attention in one solve, beside single solves; in turns."""
+    flow = sso.SlowAttentionFlow(sso.single_common_token(10, 1000, 0.1, 10))
+    ts = np.geomspace(1, 1e5, 50)
+    rng = np.random.default_rng(0)
+    decoder, attention = 10.0 ** rng.uniform(-1, 1, (2, 4096))
+
+    def solve(rates: sso.LearningRates) -> Any:
+        return sso.integrate(flow, rates, ts, rtol=1e-9, atol=1e-11).attention_logits
+
+    def singles() -> Any:
+        return [solve(sso.LearningRates(decoder[i], attention[i])) for i in range(0, 4096, 64)]
+
+    batch = sso.LearningRates(decoder, attention)
+    jax.block_until_ready([solve(batch), singles()])
+    pairs = [(timed(lambda: solve(batch)), timed(singles) / 64) for _ in range(repeats)]
+    ratios = [batch_time / (4096 * single) for batch_time, single in pairs]
+    together, alone = ([1e3 * p[k] for p in pairs] for k in range(2))
+    return [
+        figure("slow attention K = 10, S = 101 to t = 1e5, rtol 1e-9", "ms", alone),
+        figure("  4,096 pairs of rates in one solve", "ms", together),
+        figure("  as a part of 4,096 single solves", "", ratios),
+    ]
+
+
+ALL = (trainer, joint_flow, gradient, pooled_rates, intrinsic_time)
