@@ -38,6 +38,7 @@ def error_budget(
     tolerance: float = 0.1,
     rtol: Any = 1e-7,
     atol: Any = 1e-9,
+    max_steps: int = 5_000,
     solver_error: bool = True,
     progress: bool = False,
     on_level: Callable[[str, Trajectory], None] | None = None,
@@ -58,7 +59,8 @@ def error_budget(
         levels: which to run, by name; None = all that are usual. At least two.
         num_seeds, seed, batch_size, context_length, momentum: of SGD, as in `train`.
         tolerance: the relative distance of Z up to which a level counts as valid.
-        rtol, atol: of the flows, as in `integrate`.
+        rtol, atol, max_steps: of the flows, as in `integrate`. On real text slow attention may
+            come, in finite time, to where class vectors coincide: it then uses up any number.
         solver_error: solve each flow once more, to a tenth of its tolerances, and tell how far
             apart the two are in Z.
         progress: show bars.
@@ -86,6 +88,7 @@ def error_budget(
     checks.positive("tolerance", tolerance, scalar=True)
     checks.positive("rtol", rtol, scalar=True)  # now, not after hours of SGD
     checks.positive("atol", atol, scalar=True)
+    max_steps = checks.integer("max_steps", max_steps, 1)
     checks.kind("solver_error", solver_error, bool)
     if context_length is not None:
         checks.integer("context_length", context_length, 2)
@@ -114,8 +117,8 @@ def error_budget(
             return closed_form(budget.classes, own, ts)
 
         def solved(factor: float) -> Trajectory:
-            tolerances = {"rtol": rtol * factor, "atol": atol * factor}
-            return integrate(flows[level], own, ts, progress=progress, **tolerances)
+            options = {"rtol": rtol * factor, "atol": atol * factor, "max_steps": max_steps}
+            return integrate(flows[level], own, ts, progress=progress, **options)
 
         found = solved(1.0)
         if solver_error:

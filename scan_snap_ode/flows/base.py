@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+import equinox as eqx
 from jaxtyping import Array, Float
 
 from scan_snap_ode import checks
@@ -62,6 +63,34 @@ class IntrinsicFlow(Flow[S], Protocol[S]):
     def intrinsic_derivative(self, state: S) -> S:
         """d state / dΓ."""
         ...
+
+
+class Wrapper(eqx.Module):
+    """A flow made of another one, `flow`: with its classes, and its state unless told otherwise."""
+
+    flow: Any
+
+    @property
+    def classes(self) -> SequenceClasses:
+        return self.flow.classes
+
+    @property
+    def method(self) -> str:
+        """What a run of this flow is called."""
+        raise NotImplementedError
+
+    @property
+    def starts_with_zero_decoder(self) -> bool:
+        return getattr(self.flow, "starts_with_zero_decoder", False)
+
+    def __repr__(self) -> str:
+        return f"{self.method} of {self.classes!r}"
+
+    def initial(self, Y: Float[Array, "S D"], Z: Float[Array, "Q S"], rates: LearningRates) -> Any:
+        return self.flow.initial(Y, Z, rates)
+
+    def readout(self, t: Any, state: Any, rates: LearningRates) -> State:
+        return self.flow.readout(t, state, rates)
 
 
 def method(flow: Flow) -> str:

@@ -22,7 +22,7 @@ from scan_snap_ode.streams.windows import Windows
 from scan_snap_ode.theory import attention
 
 
-class FiniteContext(eqx.Module):
+class FiniteContext(base.Wrapper):
     r"""A flow that climbs the mean objective of windows of T tokens instead of infinitely many, to
     first order in 1/T:
 
@@ -47,7 +47,6 @@ class FiniteContext(eqx.Module):
     'FiniteContext(JointFlow, context_length=128)'
     """
 
-    flow: Any
     correction: ContextCorrection
 
     def __init__(self, flow: Any, context_length: int | None = None, *, windows: Any = None):
@@ -73,22 +72,8 @@ class FiniteContext(eqx.Module):
             self.correction = ContextCorrection(classes, MeasuredWindows.of(windows, classes))
 
     @property
-    def classes(self) -> SequenceClasses:
-        return self.flow.classes
-
-    @property
-    def starts_with_zero_decoder(self) -> bool:
-        return getattr(self.flow, "starts_with_zero_decoder", False)
-
-    @property
     def method(self) -> str:
         return f"FiniteContext({base.method(self.flow)}, {self.correction.covariance.name})"
-
-    def __repr__(self) -> str:
-        return f"{self.method} of {self.classes!r}"
-
-    def initial(self, Y: Float[Array, "S D"], Z: Float[Array, "Q S"], rates: LearningRates) -> Any:
-        return self.flow.initial(Y, Z, rates)
 
     def derivative(self, t: Any, state: Any, rates: LearningRates) -> Any:
         plain = self.flow.derivative(t, state, rates)
@@ -97,9 +82,6 @@ class FiniteContext(eqx.Module):
 
     def along(self, state: Any, gradient: State, rates: LearningRates) -> Any:
         return self.flow.along(state, gradient, rates)
-
-    def readout(self, t: Any, state: Any, rates: LearningRates) -> State:
-        return self.flow.readout(t, state, rates)
 
 
 class ContextCorrection(eqx.Module):

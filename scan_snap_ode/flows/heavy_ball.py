@@ -12,12 +12,11 @@ from jaxtyping import Array, Float
 from scan_snap_ode import checks
 from scan_snap_ode.flows import base
 from scan_snap_ode.flows.finite_step import FiniteStep
-from scan_snap_ode.problem.classes import SequenceClasses
 from scan_snap_ode.problem.initial import State
 from scan_snap_ode.rates import LearningRates
 
 
-class HeavyBall(eqx.Module):
+class HeavyBall(base.Wrapper):
     r"""What heavy-ball SGD (v ← μv + ∇, θ ← θ + ηv, from rest) follows, with θ' = V(θ) the flow
     without momentum:
 
@@ -41,7 +40,6 @@ class HeavyBall(eqx.Module):
     'HeavyBall(JointFlow, momentum=0.9)'
     """
 
-    flow: Any
     momentum: Float[Array, ""]
     at_rest: bool = eqx.field(static=True)  # μ = 0: nothing to carry
 
@@ -57,21 +55,10 @@ class HeavyBall(eqx.Module):
         self.at_rest = checks.is_concrete(momentum) and float(momentum) == 0
 
     @property
-    def classes(self) -> SequenceClasses:
-        return self.flow.classes
-
-    @property
-    def starts_with_zero_decoder(self) -> bool:
-        return getattr(self.flow, "starts_with_zero_decoder", False)
-
-    @property
     def method(self) -> str:
         known = checks.is_concrete(self.momentum)
         value = f"{float(self.momentum):g}" if known else "traced"
         return f"HeavyBall({base.method(self.flow)}, momentum={value})"
-
-    def __repr__(self) -> str:
-        return f"{self.method} of {self.classes!r}"
 
     def initial(self, Y: Float[Array, "S D"], Z: Float[Array, "Q S"], rates: LearningRates) -> Any:
         start = self.flow.initial(Y, Z, rates)
