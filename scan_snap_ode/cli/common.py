@@ -328,6 +328,19 @@ def written(folder: Path) -> None:
     typer.echo(f"\nWritten to {folder}: {names}")
 
 
+def _snap(run: sso.Trajectory) -> dict[str, Any]:
+    """When attention moved fastest and froze, beside what theory says of equal classes."""
+    if len(run.ts) < 3:
+        return {}
+    classes = run.measured_classes
+    measured = sso.snap_times(run)._asdict()
+    if classes.vocab_size < 4:
+        return measured
+    rates = run.rates.with_momentum(run.about.get("momentum", 0.0))
+    predicted = sso.transition_times(rates, classes.vocab_size, classes.num_classes)
+    return measured | {"t0_prime": predicted.t0_prime, "t0": predicted.t0}
+
+
 def write_trajectory(run: sso.Trajectory, folder: Path, setting: dict[str, Any]) -> None:
     """Print a run, and write its data, its picture and its end."""
     with finishing():
@@ -347,7 +360,8 @@ def _write_trajectory(run: sso.Trajectory, folder: Path, setting: dict[str, Any]
         "loss_nats": measured["loss"].values[..., -1],
         "failed": int(np.sum(run.failed)),
     }
-    files.save_json(folder / "summary.json", setting | {"end": end})
+    snap = _snap(run)
+    files.save_json(folder / "summary.json", setting | {"end": end, "snap": snap})
     style.save(run.plot(), folder / "trajectory.png")
     typer.echo(run)
     typer.echo(
@@ -355,4 +369,11 @@ def _write_trajectory(run: sso.Trajectory, folder: Path, setting: dict[str, Any]
         f"  loss              {measured['loss'].values[..., 0].mean():.4f} → "
         f"{end['loss_nats'].mean():.4f} nats"
     )
+    if snap:
+        fastest, settled = (float(np.median(snap[k])) for k in ("fastest", "settled"))
+        frozen = f"frozen from t = {settled:.4g} on" if np.isfinite(settled) else "not yet frozen"
+        typer.echo(f"  attention         fastest at t = {fastest:.4g}, {frozen}")
+    if "t0" in snap:
+        early, late = (float(np.median(snap[k])) for k in ("t0_prime", "t0"))
+        typer.echo(f"  predicted         t₀′ = {early:.4g}, t₀ = {late:.4g}")
     written(folder)
