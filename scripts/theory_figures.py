@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from headline import save
 from matplotlib.axes import Axes
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 from numpy.typing import NDArray
 
 import scan_snap_ode as sso
 from scan_snap_ode.figures import style
 
-SHARP = {"rtol": 1e-10, "atol": 1e-12}
+SHARP: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-12}
 # The colours of the error budget.
 LOOKS = {
     "joint flow": (style.VERMILION, "-"),
@@ -100,7 +100,7 @@ def limits() -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
     return ratios, errors
 
 
-def orders() -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+def orders() -> tuple[NDArray[np.floating], dict[str, NDArray[np.float64]]]:
     """Relative error of Z of the flows of an optimizer, by learning rate."""
     classes, rates = sso.syn_small(), 2.0 ** -np.arange(6)
     joint = sso.JointFlow(classes)
@@ -158,7 +158,7 @@ def convergence(path: Path) -> None:
     _guide(slow, 1e-4, 1e-2, 4e-5, 1)
     _guide(small, 1 / 12, 1 / 2, 4e-7, 2)
     small.set_xticks(2.0 ** -np.arange(6), [f"1/{2**k}" if k else "1" for k in range(6)])
-    small.xaxis.set_minor_formatter(NullFormatter())
+    small.xaxis.set_minor_locator(NullLocator())
     save(figure, path)
 
 

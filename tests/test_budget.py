@@ -46,8 +46,8 @@ def test_all_levels_of_the_theory_and_what_each_drops(ladder):
     assert not ladder.left_out
     whole = ladder.distance("SGD", "closed form").assumes.split(", ")
     assert whole == [
-        "no sampling noise", "windows to first order in 1/T", "steps to second order",
-        "infinitely small steps", "infinitely long windows", "the modified gradient",
+        "no sampling noise", "infinitely small steps", "infinitely long windows",
+        "the modified gradient",
         "slow attention", "one common token of small overlap", "momentum as larger rates",
     ]  # fmt: skip
     assert ladder.distance("class flow", "closed form").assumes.count("momentum") == 0
@@ -239,7 +239,7 @@ def test_classes_have_a_ladder_too():
     )
     assert list(budget.runs) == levels
     assert budget.distance("gradient descent", "class flow").assumes == (
-        "steps to second order, infinitely small steps, infinitely long windows"
+        "infinitely small steps, infinitely long windows"
     )
     assert budget.distance("SGD", "class flow").logits[-1] < 0.05
 

@@ -26,7 +26,9 @@ CLOSED_FORM = "closed form"
 WITH_MOMENTUM = (SGD, DESCENT, OPTIMIZER_FLOW)
 
 _LARGE_STEPS, _SMALL_STEPS = "steps to second order", "infinitely small steps"
-_LONG, _SLOW, _MODIFIED = "infinitely long windows", "slow attention", "the modified gradient"
+_SHORT, _LONG = "windows to first order in 1/T", "infinitely long windows"
+_SLOW, _MODIFIED = "slow attention", "the modified gradient"
+_STRONGER = {_LARGE_STEPS: _SMALL_STEPS, _SHORT: _LONG}
 _THEORY = {
     CLASS_FLOW: _LONG,
     MODIFIED: _MODIFIED,
@@ -65,9 +67,9 @@ class Ladder:
         while ways:
             level, dropped = ways.popleft()
             if level == below:
-                return dropped
+                return [what for what in dropped if _STRONGER.get(what) not in dropped]
             onward = (edge for edge in (*edges, *self.branches) if edge[0] == level)
-            ways.extend((b, [*dropped, what]) for _, b, what in onward)
+            ways.extend((b, [*dropped, *what.split(", ")]) for _, b, what in onward)
         return []
 
 
@@ -92,7 +94,7 @@ LADDERS = {
     SequenceClasses: Ladder(
         main={
             SGD: "",
-            DESCENT: "no sampling noise, windows to first order in 1/T",
+            DESCENT: f"no sampling noise, {_SHORT}",
             OPTIMIZER_FLOW: _LARGE_STEPS,
             CONTEXT_FLOW: _SMALL_STEPS,
             **_THEORY,

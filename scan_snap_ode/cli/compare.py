@@ -9,6 +9,7 @@ import typer
 
 import scan_snap_ode as sso
 from scan_snap_ode import checks, files, netcdf
+from scan_snap_ode.budget import levels as lv
 from scan_snap_ode.cli import common as c
 from scan_snap_ode.cli.interrupts import finishing
 from scan_snap_ode.streams.windows import Windows
@@ -22,9 +23,10 @@ def compare(
     levels: Annotated[
         str | None,
         typer.Option(
-            help="Which levels, separated by commas; default: all that are usual. SGD, gradient "
-            "descent, optimizer flow, window flow (texts), finite-context flow, class flow, "
-            "adiabatic flow, modified flow, slow attention, closed form.",
+            help="Which levels, separated by commas: SGD, gradient descent, optimizer flow, window "
+            "flow (texts), finite-context flow, class flow, adiabatic flow, modified flow, slow "
+            "attention, closed form. all: those that are usual. Default: all, but on a text the "
+            "optimizer flow, which takes long, only with --momentum.",
             rich_help_panel=_PANEL,
         ),
     ] = None,
@@ -72,7 +74,7 @@ def compare(
                 problem,
                 rates.rates,
                 c.record_times(training.steps),
-                levels=None if levels is None else c.names(levels),
+                levels=_levels(levels, problem, training.momentum),
                 tolerance=tolerance,
                 rtol=1e-5,  # far below SGD's noise; the table says what it costs
                 atol=1e-7,
@@ -93,6 +95,17 @@ def compare(
             _write(budget, folder, setting)
             typer.echo(budget)
             c.written(folder)
+
+
+def _levels(asked: str | None, problem: Any, momentum: float) -> list[str] | None:
+    """As error_budget() takes them."""
+    if asked is not None:
+        return None if asked == "all" else c.names(asked)
+    ladder = lv.LADDERS[type(problem)]
+    unusual = set(ladder.optional)
+    if isinstance(problem, Windows) and not momentum:
+        unusual.add(lv.OPTIMIZER_FLOW)
+    return [level for level in ladder.levels if level not in unusual]
 
 
 def _write(budget: sso.ErrorBudget, folder: Path, setting: dict) -> None:

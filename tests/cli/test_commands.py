@@ -106,10 +106,15 @@ def test_compare_writes_its_three_files(scan_snap, monkeypatch):
             "JointFlow",
             [0, 5],
         ),
+        (
+            ["solve", "single-common-token", "--flow", "slow", "--records", "4", "--until", "10"],
+            "SlowAttentionFlow",
+            [0, 1, 10**0.5, 10],
+        ),
         (["train", "syn-small", *TINY, "--context-length", "9"], "SGD", [0, 1, 2, 3, 4, 5]),
         (["train", *TEXT, *TINY, "--init", "uniform"], "SGD", [0, 1, 2, 3, 4, 5]),
     ],
-    ids=["solve", "solve a text", "train", "train on a text"],
+    ids=["solve", "solve a text", "solve slow attention", "train", "train on a text"],
 )
 def test_solve_and_train_write_a_trajectory(scan_snap, arguments, method, times):
     result = scan_snap(*arguments, "--out", "a/b", "--seed", 3)
@@ -125,6 +130,9 @@ def test_solve_and_train_write_a_trajectory(scan_snap, arguments, method, times)
     assert (summary["setting"]["command"], summary["setting"]["seed"]) == (arguments[0], 3)
     assert summary["end"]["t"] == run.ts[-1]
     assert summary["end"]["failed"] == 0
+    if len(times) > 2:
+        assert "attention         fastest at t = " in result.out
+        assert np.all(np.array(summary["snap"]["fastest"]) <= run.ts[-1])
     assert np.allclose(summary["end"]["loss_nats"], run.loss[..., -1])
     with xr.open_dataset("a/b/trajectory.nc") as data:
         assert {"attention", "entropy", "loss"} <= set(data)
@@ -234,3 +242,24 @@ def test_token_ids_need_no_option(scan_snap):
     np.save("ids.npy", np.random.default_rng(0).integers(0, 9, 500))
     result = scan_snap("classes", "ids.npy", *TEXT[1:])
     assert (result.code, result.err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("options", "levels"),
+    [
+        (["--levels", "class flow, slow attention"], ["class flow", "slow attention"]),
+        (["--levels", "window flow,class flow"], 'levels must be two or more of ["SGD"'),
+        (["--tolerance", "0"], "--tolerance must be positive and finite, was 0.0."),
+    ],
+    ids=["two", "not of classes", "tolerance"],
+)
+def test_compare_takes_synthetic_problems_and_levels(scan_snap, options, levels):
+    result = scan_snap("compare", "single-common-token", *options, "--steps", "5")
+    if isinstance(levels, list):
+        assert result.code == 0
+        assert [
+            x["level"] for x in read("scan-snap-out/compare-1/summary.json")["levels"]
+        ] == levels
+    else:
+        assert result.code == 2
+        assert levels.replace('"', "'") in result.err
