@@ -13,10 +13,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from scan_snap_ode import checks
-from scan_snap_ode.flows.base import Flow, IntrinsicFlow, check_zero_decoder, method
+from scan_snap_ode.flows.base import Flow, IntrinsicFlow, check_start, method
 from scan_snap_ode.problem import initial
+from scan_snap_ode.problem.classes import SequenceClasses
 from scan_snap_ode.rates import LearningRates
-from scan_snap_ode.solve import Options, Solution, solve_each, solve_once
+from scan_snap_ode.solve import KNOTS, Options, Solution, solve_each, solve_once
 from scan_snap_ode.trajectory import Status, Trajectory
 
 
@@ -53,7 +54,7 @@ def integrate(
         solver: a diffrax solver; None = Tsit5. Adaptive steps need one with an error estimate.
         rtol, atol: tolerances of the adaptive steps; raised to what the precision can tell
             (single: 1e-6 relative, 1e-8 absolute).
-        max_steps: of the solver, for each element of `rates`.
+        max_steps: of the solver, for each element of `rates`; at most 2,048 in intrinsic time.
         event: ends a run early, such as `Snap()`: a function of (classes, t, (Y, Z), (dY, dZ)), the
             last pair being derivatives in t, that ends the run where it falls through zero. The
             run's `status` says so, `stats["end_time"]` when; later records are NaN.
@@ -79,12 +80,12 @@ def integrate(
     checks.positive("rtol", rtol, scalar=True)
     checks.positive("atol", atol, scalar=True)
     max_steps = checks.integer("max_steps", max_steps, 1)
-    if event is not None and not callable(event):
+    if event is not None and (not callable(event) or isinstance(event, type)):
         raise ValueError(f"event must be such as Snap(), or None, was {event!r}.")
     earlier = init if isinstance(init, Trajectory) else None
     dtype = flow.classes.support_probs.dtype
     rates = jax.tree.map(lambda x: jnp.asarray(x, dtype), rates)
-    start = _start(flow, init, rates.shape, dtype)
+    start = _start(flow, init, rates, dtype)
     t0 = jnp.asarray(0.0 if earlier is None else earlier.ts[-1], dtype)
     ts = _check_times(ts, t0, dtype, continuing=earlier is not None)
     # Nothing concrete is being differentiated: the plain loop compiles faster.
@@ -100,6 +101,8 @@ def integrate(
     fresh = earlier is None
     once = fresh and event is None  # a continued run of many rates is in as many states
     if once and isinstance(flow, IntrinsicFlow) and flow.has_intrinsic_time:
+        max_steps = min(max_steps, KNOTS)
+        options = options._replace(max_steps=max_steps)
         solution = solve_once(flow, rates, ts, start, options)
     else:
         solution = solve_each(flow, rates, ts, t0, start, fresh, options)
@@ -128,38 +131,45 @@ def _tolerances(rtol: Any, atol: Any, dtype: Any) -> Any:
     return jnp.asarray(xp.maximum(xp.asarray([rtol, atol], dtype), at_least), dtype)
 
 
-def _start(flow: Flow, init: Any, batch: tuple[int, ...], dtype: Any) -> Any:
+def _start(flow: Flow, init: Any, rates: LearningRates, dtype: Any) -> Any:
     """(Y, Z) to start from, or the states of a Trajectory that is continued."""
     if isinstance(init, Trajectory):
-        return _continued(flow, init, batch, dtype)
+        return _continued(flow, init, rates, dtype)
     layout = flow.classes.layout
     if isinstance(init, str):
         if init != "zeros":
             raise ValueError(f'init must be "zeros", a Trajectory or (Y0, Z0), was {init!r}.')
         return initial.zeros(layout, dtype)
-    start = initial.given(layout, init, dtype)
-    check_zero_decoder(flow, start[0])
-    return start
+    return check_start(flow, initial.given(layout, init, dtype))
 
 
-def _continued(flow: Flow, earlier: Trajectory, batch: tuple[int, ...], dtype: Any) -> Any:
+def _continued(flow: Flow, earlier: Trajectory, rates: LearningRates, dtype: Any) -> Any:
+    if (kept := earlier.attention_logits.dtype) != dtype:
+        raise ValueError(f"init must be of type {dtype}, as the flow, was {kept}.")
     was = earlier.about.get("method")
-    same = earlier.classes.layout == flow.classes.layout
+    same = _same_classes(earlier.classes, flow.classes)
     if was != method(flow) or not same:
         which = "the same" if same else "other"
         raise ValueError(
             f"init must be a Trajectory of {method(flow)} on the same classes, was of {was} on "
             f"{which} classes."
         )
+    batch = rates.shape
     if earlier.rates.shape != batch:
         raise ValueError(
             f"rates must have the shape of those being continued, {earlier.rates.shape}, "
             f"had {batch}."
         )
-    if (kept := earlier.attention_logits.dtype) != dtype:
-        raise ValueError(f"init must be of type {dtype}, as the flow, was {kept}.")
+    clocks = [jax.tree.leaves(x) for x in (earlier.rates, rates)]
+    by_clock = getattr(flow, "decoder_by_clock", False) and checks.is_concrete(clocks)
+    if by_clock and not all(map(np.array_equal, *clocks)):
+        raise ValueError(
+            f"rates must be those of init for {method(flow)}, whose decoder is a clock that began "
+            f"at t = 0; were {rates}, of init {earlier.rates}."
+        )
     if checks.is_concrete(earlier.status) and np.any(np.asarray(earlier.status)):
-        raise ValueError("init must be a Trajectory that reached its last time, had failed.")
+        how = "had failed" if earlier.failed.any() else "had stopped at its event"
+        raise ValueError(f"init must be a Trajectory that reached its last time, {how}.")
     layout = flow.classes.layout
     full = len(earlier.decoder_tokens) != len(layout.decoder.tokens)
     zero, one = initial.zeros(layout, dtype, full), jnp.ones((), dtype)
@@ -167,6 +177,15 @@ def _continued(flow: Flow, earlier: Trajectory, batch: tuple[int, ...], dtype: A
         jax.eval_shape(lambda: flow.initial(*zero, LearningRates(one, one)))
     )
     return jax.tree.unflatten(structure, [jnp.asarray(x) for x in earlier.state])
+
+
+def _same_classes(a: SequenceClasses, b: SequenceClasses) -> bool:
+    """Whether two class sets are the same, as far as their numbers are known."""
+    if a.layout != b.layout:
+        return False
+    numbers = (a.support_probs, a.weights), (b.support_probs, b.weights)
+    known = checks.is_concrete(numbers)
+    return not known or all(map(np.array_equal, *numbers))
 
 
 def _check_times(ts: Any, t0: Any, dtype: Any, continuing: bool) -> Float[Array, " T"]:

@@ -21,9 +21,10 @@ class SnapTimes(NamedTuple):
     """When a run's attention moved fastest, and from when on it hardly moved; in steps.
 
     Attributes:
-        fastest: (...) the time at which c moved fastest per step, between two records.
-        settled: (...) the first record after which c moves less than the chosen fraction per decade
-            of t between any two records; NaN where the run ends before.
+        fastest: (...) the time at which c moved fastest per step, between two records; NaN where
+            it never moved.
+        settled: (...) the first record behind it after which c moves less than the chosen fraction
+            per decade of t between any two records; NaN where the run ends before.
     """
 
     fastest: NDArray[np.float64]
@@ -60,12 +61,14 @@ def snap_times(run: Trajectory, fraction: float = 0.02) -> SnapTimes:
     ts = np.asarray(run.ts, np.float64)
     speed = moved / np.diff(ts)
     k = np.argmax(np.where(np.isfinite(speed), speed, -1), axis=-1)
+    moved_at_all = np.nan_to_num(speed).any(-1)
     fastest = np.where(ts[k] > 0, np.sqrt(ts[k] * ts[k + 1]), ts[k + 1] / 2)
-    with np.errstate(divide="ignore"):
-        per_decade = moved / np.diff(np.log10(ts))  # nothing, where it begins at t = 0
-    moves = ~(per_decade < fraction)  # a record that is missing has not settled
+    fastest = np.where(moved_at_all, fastest, np.nan)
+    decades = np.diff(np.log10(ts, where=ts > 0, out=np.full(len(ts), -np.inf)))
+    decades = np.where(np.isfinite(decades), decades, 1)  # from t = 0 on: all of it counts
+    moves = ~(moved / decades < fraction)  # a record that is missing has not settled
     last = moves.shape[-1] - np.argmax(moves[..., ::-1], axis=-1)  # behind the last movement
-    last = np.where(moves.any(-1), last, 0)
+    last = np.maximum(np.where(moves.any(-1), last, 0), np.where(moved_at_all, k + 1, 0))
     settled = np.where(last < len(ts) - 1, ts[np.minimum(last, len(ts) - 1)], np.nan)
     return SnapTimes(fastest, settled)
 

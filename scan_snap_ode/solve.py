@@ -121,7 +121,7 @@ def solve_once(
         v = velocity(y)
         return jnp.stack([y, *jax.jvp(velocity, (y,), (v,))])
 
-    solution = options._replace(max_steps=min(options.max_steps, KNOTS)).run(
+    solution = options.run(
         lambda _, y, __: velocity(y),
         jnp.zeros_like(furthest),
         furthest,
@@ -192,7 +192,17 @@ def _event(event: Any, flow: Flow, unravel: Any, tolerances: Any) -> diffrax.Eve
         model, moving = jax.jvp(
             lambda t, s: flow.readout(t, s, rates), (t, state), (jnp.ones_like(t), velocity)
         )
-        return event(flow.classes, t, model, moving)
+        value = event(flow.classes, t, model, moving)
+        if (
+            value is None
+            or jnp.shape(value)
+            or not jnp.issubdtype(jnp.result_type(value), jnp.floating)
+        ):
+            raise ValueError(
+                "event must return one real number, which falls through zero where the run ends, "
+                f"returned {value!r:.200}."
+            )
+        return value
 
     root_finder = optx.Newton(rtol=tolerances[0], atol=tolerances[1])
     return diffrax.Event(condition, root_finder, direction=False)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import scan_snap_ode as sso
+from scan_snap_ode import measures
 
 
 @pytest.fixture(scope="module")
@@ -292,3 +293,16 @@ def test_momentum_is_named_among_the_assumptions():
     levels = ["gradient descent", "class flow"]
     budget = sso.error_budget(sso.syn_small(), rates, [10], levels=levels, momentum=0.9)
     assert budget.steps[0].assumes.endswith("infinitely long windows, momentum as larger rates")
+
+
+def test_re_timing_of_a_run_to_itself_leaves_nothing():
+    """Exactly: an expanded square would leave half of the digits."""
+    ts = np.array([0.0, 1.0, 10.0, 100.0])
+    Z = np.random.default_rng(0).normal(size=(4, 2, 5)).cumsum(0) - 0.1
+    Z[0] = 0
+    same = measures.time_warp(ts, Z, Z)
+    np.testing.assert_array_equal(same.times, ts)
+    np.testing.assert_array_equal(same.distance, [np.nan, 0, 0, 0])
+    # A run at half the pace is nearest at twice the time, along the same path.
+    slow = measures.time_warp(2 * ts, Z, Z)
+    np.testing.assert_array_equal(slow.times, 2 * ts)

@@ -2,6 +2,8 @@
 
 # pyright: reportArgumentType=false
 
+import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -20,11 +22,24 @@ twins = sso.SequenceClasses(PROBS[[0, 0]], [3, 3], [4, 5])
 many = sso.SequenceClasses(np.ones((3, 2)) / 2, [0, 0, 1], [0, 1, 1])
 slow = sso.SlowAttentionFlow(small)
 heavy = sso.HeavyBall(flow, 0.5)
+other_probs = sso.SequenceClasses(
+    small.probs**2 / (small.probs**2).sum(1, keepdims=True), small.query, small.next_token
+)
 once = sso.single_common_token(2, 20, 0.1, 2)
 
 
 def integrate(flow=flow, **options):
     return sso.integrate(flow, rates, [1.0, 2.0], **options)
+
+
+def again(first, second, later=rates):
+    """The second flow, begun where the first ended."""
+    begun = sso.integrate(first, rates, [1.0, 20.0])
+    return sso.integrate(second, later, [30.0], init=begun)
+
+
+def stopped():
+    return sso.integrate(flow, rates, [1e6], event=sso.Snap(0.05))
 
 
 CLASSES = "classes must be SequenceClasses, was Windows; of windows, take windows.classes()"
@@ -83,6 +98,29 @@ WRONG = [
         "windows must be those that the flow's classes were made of",
     ),
     (lambda: integrate(event=1), "event must be such as Snap(), or None, was 1."),
+    (lambda: integrate(event=sso.Snap), "event must be such as Snap(), or None, was <class"),
+    (lambda: integrate(event=lambda *_: None), "event must return one real number"),
+    (lambda: integrate(event=lambda c, t, m, v: m[1]), "event must return one real number"),
+    (lambda: integrate(event=lambda c, t, m, v: t > 1), "event must return one real number"),
+    # ------------------------------------------------------------------- continued, but not so
+    (
+        lambda: again(sso.SlowAttentionFlow(small, leading_order=True), slow),
+        "SlowAttentionFlow on the same classes, was of SlowAttentionFlow(leading_order=True)",
+    ),
+    (
+        lambda: again(sso.CommonTokenFlow(10, 3, 1.0), sso.CommonTokenFlow(10, 3, 2.0)),
+        "init must be a Trajectory of CommonTokenFlow(c0=2.0) on the same classes, was of",
+    ),
+    (lambda: again(heavy, sso.HeavyBall(flow, 0.5000001)), "momentum=0.5000001) on the same"),
+    (lambda: again(slow, sso.SlowAttentionFlow(other_probs)), "was of SlowAttentionFlow on other"),
+    (
+        lambda: again(slow, slow, sso.LearningRates(2.0, 1.0)),
+        "rates must be those of init for SlowAttentionFlow, whose decoder is a clock that began at",
+    ),
+    (
+        lambda: sso.integrate(flow, rates, [2e6], init=stopped()),
+        "init must be a Trajectory that reached its last time, had stopped at its event.",
+    ),
     # --------------------------------------------------------------------------- closed form
     (lambda: sso.closed_form(windows, rates, [1.0]), CLASSES),
     (lambda: sso.closed_form(small, rates, [1.0]), "classes must have one query token for the"),
@@ -119,6 +157,19 @@ def test_a_wrong_argument_says_what_it_must_be(call, message):
     with pytest.raises(ValueError) as error:  # noqa: PT011
         call()
     assert message in str(error.value)
+
+
+def test_a_traced_decoder_that_is_not_zero_is_refused_as_well():
+    adiabatic = sso.AdiabaticFlow(small)
+
+    @eqx.filter_jit
+    def end(Y):
+        run = sso.integrate(adiabatic, rates, [1.0], init=(Y, jnp.zeros((34, 34))))
+        return run.attention_logits
+
+    assert np.isfinite(end(jnp.zeros((34, 34)))).all()
+    with pytest.raises(Exception, match="init Y0 must be zero for AdiabaticFlow"):
+        end(jnp.ones((34, 34)))
 
 
 def test_right_arguments_pass():

@@ -14,7 +14,7 @@ SMALL = sso.syn_small()
 def logistic_run(ts, height=1.0, centre=2.0):
     """A run whose attention is known: c of the first of two tokens goes from ½ to σ(height) along
     a logistic in log10 t."""
-    z = height / (1 + np.exp(-8 * (np.log10(ts) - centre)))
+    z = height / (1 + np.exp(-8 * (np.log10(np.maximum(ts, 1e-9)) - centre)))
     classes = sso.SequenceClasses([[0.5, 0.5, 0, 0]], [2], [3])
     return sso.Trajectory(
         classes=classes, rates=ONE, ts=jnp.asarray(ts),
@@ -40,6 +40,13 @@ def test_a_run_that_still_moves_has_not_settled():
     assert np.isnan(sso.snap_times(logistic_run(ts)).settled)
     still = sso.snap_times(logistic_run(ts, height=0.0))
     assert still.settled == 1.0
+    assert np.isnan(still.fastest)
+
+
+def test_nothing_has_settled_before_it_moved():
+    """Also where records begin at t = 0, an infinity of decades before the next."""
+    found = sso.snap_times(logistic_run(np.array([0.0, 1e4, 1e5])))
+    assert (found.fastest, found.settled) == (5e3, 1e4)
 
 
 def test_each_run_of_a_batch_has_its_own_times():

@@ -83,7 +83,8 @@ def error_budget(
         raise ValueError(f"rates must be two numbers for a budget, had the shape {rates.shape}.")
     ts = _check_steps(ts)
     asked = _check_levels(levels, lv.LADDERS[type(source)])
-    checks.integer("num_seeds", num_seeds, 1)
+    checks.seed("seed", seed, checks.integer("num_seeds", num_seeds, 1))
+    checks.integer("batch_size", batch_size, 1)
     checks.within("momentum", momentum, 0, 1)
     checks.positive("tolerance", tolerance, scalar=True)
     checks.positive("rtol", rtol, scalar=True)  # now, not after hours of SGD
@@ -172,6 +173,8 @@ def _check_steps(ts: Any) -> NDArray[np.int64]:
         raise ValueError(
             f"ts must be strictly increasing, from 0 or more to 1 or more, was {ts!r}."
         )
+    if steps[-1] > checks.LARGEST:
+        raise ValueError(f"ts must be at most {checks.LARGEST} steps, went up to {steps[-1]:g}.")
     return steps.astype(np.int64)
 
 

@@ -25,7 +25,8 @@ def table(budget: ErrorBudget) -> str:
     if len(budget.runs) < 2:
         return f"ErrorBudget of {', '.join(budget.runs) or 'no level yet'}"
     steps, branches = budget.steps, budget.branches
-    rows = [_row(s, f"{p[-1]:.0%}") for s, p in zip(steps, budget.shares, strict=True)]
+    shares = ["–" if np.isnan(p[-1]) else f"{p[-1]:.0%}" for p in budget.shares]
+    rows = [_row(step, share) for step, share in zip(steps, shares, strict=True)]
     if len(steps) > 1:
         whole = budget.distance(steps[0].above, steps[-1].below)
         rows.append((whole.above, f"{whole.below}, in all", *_row(whole, "")[2:]))

@@ -69,6 +69,10 @@ class SeveralRateOptions:
 
     def __post_init__(self) -> None:
         checks.positive("--decoder", self._decoders())
+        if len(self._decoders()) > 20:
+            raise ValueError(
+                f"--decoder must be at most 20 numbers, was {len(self._decoders())} of them."
+            )
         checks.positive("--attention", self.attention)
 
     def _decoders(self) -> list[float]:
@@ -112,7 +116,7 @@ def theory(
     """
     if until is not None:
         checks.positive("--until", until)
-    checks.integer("--records", records, 3)
+    checks.integer("--records", records, 3, at_most=100_000)
     run.begin()
     M, K, rates = setting.vocab_size, setting.classes, of_rates.rates
     times = sso.transition_times(rates, M, K)

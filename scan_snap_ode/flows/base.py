@@ -120,11 +120,17 @@ def check_wrapped(wrapper: str, flow: Any, refused: dict[type, str]) -> None:
         )
 
 
-def check_zero_decoder(flow: Flow, Y: Any) -> None:
-    """ValueError where `flow` needs Y = 0 at the start and a known Y is not."""
-    needs_zero = getattr(flow, "starts_with_zero_decoder", False)
-    if needs_zero and checks.is_concrete(Y) and bool((Y != 0).any()):
-        raise ValueError(
-            f"init Y0 must be zero for {method(flow)}, whose decoder is made of class vectors; "
-            "JointFlow starts anywhere."
-        )
+def check_start(flow: Flow, start: State) -> State:
+    """(Y, Z), where `flow` can start there; else ValueError, or a compiled check that fails."""
+    Y, Z = start
+    if not getattr(flow, "starts_with_zero_decoder", False):
+        return start
+    message = (
+        f"init Y0 must be zero for {method(flow)}, whose decoder is made of class vectors; "
+        "JointFlow starts anywhere."
+    )
+    if not checks.is_concrete(Y):
+        return Y, eqx.error_if(Z, (Y != 0).any(), message)
+    if bool((Y != 0).any()):
+        raise ValueError(message)
+    return start

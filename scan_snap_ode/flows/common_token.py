@@ -46,6 +46,7 @@ class CommonTokenFlow(eqx.Module):
     c0: Float[Array, ""]
     has_intrinsic_time = True
     starts_with_zero_decoder = True
+    decoder_by_clock = True
 
     def __init__(self, vocab_size: int, num_classes: int, c0: Any):
         num_classes = checks.integer("num_classes", num_classes, 1)
@@ -61,9 +62,13 @@ class CommonTokenFlow(eqx.Module):
         )
         self.c0 = jnp.asarray(c0, self.classes.support_probs.dtype)
 
+    @property
+    def method(self) -> str:
+        c0 = str(np.asarray(self.c0)) if checks.is_concrete(self.c0) else "traced"
+        return f"CommonTokenFlow(c0={c0})"
+
     def __repr__(self) -> str:
-        M, K = self.classes.vocab_size, self.classes.num_classes
-        return f"CommonTokenFlow(vocab_size={M}, num_classes={K})"
+        return f"{self.method} of {self.classes!r}"
 
     def initial(self, Y: Float[Array, "S D"], Z: Logits, rates: LearningRates) -> Logits:
         return Z

@@ -7,6 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from scan_snap_ode import checks
@@ -57,7 +58,7 @@ class HeavyBall(base.Wrapper):
     @property
     def method(self) -> str:
         known = checks.is_concrete(self.momentum)
-        value = f"{float(self.momentum):g}" if known else "traced"
+        value = str(np.asarray(self.momentum)) if known else "traced"
         return f"HeavyBall({base.method(self.flow)}, momentum={value})"
 
     def initial(self, Y: Float[Array, "S D"], Z: Float[Array, "Q S"], rates: LearningRates) -> Any:

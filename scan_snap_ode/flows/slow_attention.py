@@ -52,6 +52,7 @@ class SlowAttentionFlow(eqx.Module):
     leading_order: bool = eqx.field(static=True)
     has_intrinsic_time: bool = eqx.field(static=True)
     starts_with_zero_decoder = True
+    decoder_by_clock = True
 
     def __init__(self, classes: SequenceClasses, *, leading_order: bool = False):
         self.classes = base.check_classes(classes)
@@ -64,8 +65,12 @@ class SlowAttentionFlow(eqx.Module):
         self.leading_order = leading_order
         self.has_intrinsic_time = _uniform(classes.weights)
 
+    @property
+    def method(self) -> str:
+        return "SlowAttentionFlow" + ("(leading_order=True)" if self.leading_order else "")
+
     def __repr__(self) -> str:
-        return f"SlowAttentionFlow of {self.classes!r}"
+        return f"{self.method} of {self.classes!r}"
 
     def initial(self, Y: Float[Array, "S D"], Z: Logits, rates: LearningRates) -> Logits:
         return Z
