@@ -28,7 +28,8 @@ def closed_form(classes: SequenceClasses, rates: LearningRates, ts: Any) -> Traj
         z_l = −½ ln(1 + sᵢ P_l²)                   the distinct tokens of class i
 
     where sᵢ ≤ 0 is such that they gain what the common token loses to class i (rows of Z sum to
-    zero). Assumes slow attention, the modified gradient, and a small overlap of the classes.
+    zero). Assumes slow attention, the modified gradient, and an overlap fᵢ₀fⱼ₀ of the classes far
+    below 1/K and far above 1/M: its relative error is about K·overlap + 1/(M·overlap).
 
     Args:
         classes: equally weighted, one query, one next token a class, one token common to all of

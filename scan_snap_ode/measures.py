@@ -37,10 +37,13 @@ class Warp(NamedTuple):
     Attributes:
         times: (T,) when the run is nearest to the reference at its T times; rising.
         distance: (T,) relative L2 distance that is left: error of shape, not of clock.
+        bound: (T,) where that is an upper bound only, as the run is nearest at the end of its
+            records, or before the first of them.
     """
 
     times: NDArray[np.float64]
     distance: NDArray[np.float64]
+    bound: NDArray[np.bool_]
 
 
 def time_warp(
@@ -76,7 +79,9 @@ def time_warp(
     with np.errstate(divide="ignore", invalid="ignore"):
         # Anew: the expanded square above has lost half of its digits.
         left = np.linalg.norm(path[chosen] - target, axis=1) / np.sqrt(length)
-    return Warp(times[chosen], np.where(known, left, np.nan))
+    first = np.asarray(ts, np.float64)[np.asarray(ts) > 0][0]
+    outside = (chosen == len(times) - 1) | (times[chosen] < first)
+    return Warp(times[chosen], np.where(known, left, np.nan), outside & (left > 0))
 
 
 def _refined(

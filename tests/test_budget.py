@@ -49,7 +49,7 @@ def test_all_levels_of_the_theory_and_what_each_drops(ladder):
     assert whole == [
         "no sampling noise", "infinitely small steps", "infinitely long windows",
         "the modified gradient",
-        "slow attention", "one common token of small overlap", "momentum as larger rates",
+        "slow attention", "one common token", "1/M ≪ overlap ≪ 1/K", "momentum as larger rates",
     ]  # fmt: skip
     assert ladder.distance("class flow", "closed form").assumes.count("momentum") == 0
 
@@ -283,9 +283,15 @@ def test_averages_over_classes_go_by_weight(budget, windows):
     np.testing.assert_allclose(budget.entropy("class flow")[0], entropy @ weights, rtol=1e-12)
 
 
-def test_a_share_is_known_where_its_step_is(budget):
-    assert np.isnan(budget.shares[1, 1])
+def test_shares_are_parts_of_the_sum_of_distances(budget):
+    Z = {level: budget.logits(level).mean(0) for level in budget.runs}
+    gaps = [np.linalg.norm(Z[s.above][-1] - Z[s.below][-1]) for s in budget.steps]
+    np.testing.assert_allclose(budget.shares[:, -1], np.array(gaps) / np.sum(gaps), rtol=1e-12)
     np.testing.assert_allclose(np.nansum(budget.shares[:, 1]), 1)
+
+
+def test_a_level_that_is_lost_is_not_valid_to_the_end(budget):
+    assert budget._validity(np.array([0.05, 0.05, np.nan, np.nan])) == (0.0, 10.0)
 
 
 def test_momentum_is_named_among_the_assumptions():
@@ -303,6 +309,10 @@ def test_re_timing_of_a_run_to_itself_leaves_nothing():
     same = measures.time_warp(ts, Z, Z)
     np.testing.assert_array_equal(same.times, ts)
     np.testing.assert_array_equal(same.distance, [np.nan, 0, 0, 0])
+    assert not same.bound.any()
     # A run at half the pace is nearest at twice the time, along the same path.
     slow = measures.time_warp(2 * ts, Z, Z)
     np.testing.assert_array_equal(slow.times, 2 * ts)
+    # One that lags, recorded no longer than the reference, says that it knows a bound only.
+    behind = measures.time_warp(ts, 0.5 * Z, Z)
+    assert behind.bound[-1]

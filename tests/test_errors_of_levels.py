@@ -91,6 +91,7 @@ WRONG = [
     ),
     (lambda: sso.FiniteContext(flow), "give either context_length or windows, one of the two."),
     (lambda: sso.FiniteContext(flow, 8, windows=windows), "give either context_length or windows"),
+    (lambda: sso.FiniteContext(sso.AdiabaticFlow(twins), 9), f"{INDEPENDENT} FiniteContext of"),
     (lambda: sso.FiniteContext(flow, 1), "context_length must be an integer of at least 2, was 1."),
     (lambda: sso.FiniteContext(flow, windows=small), "windows must be Windows, was Sequence"),
     (
@@ -173,6 +174,7 @@ def test_a_traced_decoder_that_is_not_zero_is_refused_as_well():
 
 
 def test_right_arguments_pass():
-    assert sso.HeavyBall(sso.FiniteContext(sso.AdiabaticFlow(twins), 9), 0.5).classes is twins
+    assert sso.HeavyBall(sso.FiniteContext(sso.AdiabaticFlow(small), 9), 0.5).classes is small
+    assert integrate(sso.AdiabaticFlow(twins)).status == 0
     assert sso.closed_form(once, rates, [1]).attention_logits.shape == (1, 1, 5)
     assert integrate(slow, init=(square, square)).status == 0

@@ -191,6 +191,39 @@ def test_leading_order_drops_terms_of_one_over_the_vocabulary():
     assert abs(slope + 1) < 0.1
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_leading_order_is_the_papers_form(seed):
+    """gᵢ = γᵢ (ι fᵢ − Σ β_ij fⱼ), β = I − G⁻¹, for distinct next tokens and any weights."""
+    base, rates = entangled(seed, None), sso.LearningRates(0.7, 0.3)
+    weights = np.random.default_rng(seed).dirichlet(np.ones(3))
+    classes = sso.SequenceClasses(base.probs, base.query, [14, 15, 16], weights)
+    flow = sso.SlowAttentionFlow(classes, leading_order=True)
+    Z = random_logits(classes, seed)
+    F = np.array([vector(classes, i, Z) for i in range(3)])
+    beta = np.eye(3) - np.linalg.inv(F @ F.T)
+    gamma = [float(sso.decoder_clock(w * 9.0, rates, 17, 1).gamma) for w in weights]
+    g = -np.array(gamma)[:, None] * ((beta - np.diag(np.diag(beta))) @ F)
+    np.testing.assert_allclose(
+        flow.derivative(9.0, Z, rates), 0.3 * pulled(classes, F, g), atol=1e-9
+    )
+
+
+def test_closed_form_is_slow_attention_of_small_overlap():
+    """At a fixed M·overlap ≫ 1 the two differ by about K times the overlap."""
+    errors, overlaps = [], []
+    for mass, size in ((0.3, 10**4), (0.1, 10**5), (0.03, 10**6)):
+        classes = sso.single_common_token(5, size, mass, 4)
+        closed = sso.closed_form(classes, ONE, [10.0, 1e4])
+        exact = sso.integrate(sso.SlowAttentionFlow(classes), ONE, [10.0, 1e4], **SHARP)
+        errors.append(relative(closed.attention_logits, exact.attention_logits))
+        overlaps.append(float(classes.overlap[0, 1]))
+        assert np.abs(np.asarray(closed.attention_logits).sum(-1)).max() < 1e-9
+        np.testing.assert_allclose(closed.loss, exact.loss, rtol=1e-9)
+    assert np.array_equal(np.argsort(errors), [2, 1, 0])
+    assert errors[2] < 10 * overlaps[2]
+    assert errors[1] < 10 * overlaps[1]
+
+
 def in_time(flow):
     """The same flow, which does not know of its intrinsic time."""
     flow = type(flow)(flow.classes)

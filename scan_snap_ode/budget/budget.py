@@ -30,12 +30,15 @@ class Step:
         assumes: what the lower one assumes on top.
         attention: (T,) mean total variation of c_i, weighted over classes; in [0, 1].
         logits: (T,) L2 distance of Z, relative to the size of Z at the level above.
-        shape: (T,) what is left of `logits` when the lower level is re-timed as well as can be: its
-            error of shape; the rest is one of clock.
+        shape: (T,) what is left of `logits` when the lower level is re-timed as well as its records
+            allow: its error of shape; the rest is one of clock.
+        shape_is_bound: (T,) where `shape` is an upper bound only: the lower level is nearest at its
+            last record, or before its first; a level that lags needs later records.
         times: (T,) the lower level's own time at which it is where the upper one is.
         valid_from: the first record at which the upper level's Z has moved and `logits` is within
             the budget's tolerance; NaN where none is. SGD's first step from zero moves only Y.
-        valid_until: the first record after that at which it is not; inf where there is none.
+        valid_until: the first record after that at which it is not; inf where there is none. Two
+            levels may also be near in passing, as one overtakes the other.
     """
 
     above: str
@@ -44,6 +47,7 @@ class Step:
     attention: NDArray[np.float64]
     logits: NDArray[np.float64]
     shape: NDArray[np.float64]
+    shape_is_bound: NDArray[np.bool_]
     times: NDArray[np.float64]
     valid_from: float
     valid_until: float
@@ -123,8 +127,10 @@ class ErrorBudget:
 
     @property
     def shares(self) -> NDArray[np.float64]:
-        """(number of steps, T) each of `steps`' part of the sum of their `logits`, where known."""
-        parts = np.array([step.logits for step in self.steps])
+        """(number of steps, T) each of `steps`' part of the sum of their distances |ΔZ|, which are
+        not relative here: each level has another size."""
+        pairs = [(self.logits(s.above).mean(0), self.logits(s.below).mean(0)) for s in self.steps]
+        parts = np.array([np.linalg.norm(a - b, axis=(1, 2)) for a, b in pairs])
         total = np.nansum(parts, axis=0)
         return parts / np.where(total == 0, 1, total)
 
@@ -159,16 +165,18 @@ class ErrorBudget:
             np.asarray(attention),
             logits,
             warp.distance,
+            warp.bound,
             warp.times,
             *self._validity(np.where(reference.any(axis=(1, 2)), logits, np.nan)),
         )
 
     def _validity(self, distance: NDArray[np.floating]) -> tuple[float, float]:
         """The first record within tolerance, and the first after it that is beyond."""
-        within = np.flatnonzero(distance <= self.tolerance)
+        near = distance <= self.tolerance
+        within = np.flatnonzero(near)
         if not within.size:
             return np.nan, np.nan
-        beyond = np.flatnonzero(distance[within[0] :] > self.tolerance)
+        beyond = np.flatnonzero(~near[within[0] :])
         until = self.ts[within[0] + beyond[0]] if beyond.size else np.inf
         return float(self.ts[within[0]]), float(until)
 
@@ -260,6 +268,11 @@ class ErrorBudget:
                     _table([s.shape for s in steps], self.ts),
                     {"units": "1", "long_name": "what is left of it after the best re-timing"},
                 ),
+                "shape_is_bound": (
+                    by_step,
+                    _table([s.shape_is_bound for s in steps], self.ts),
+                    {"long_name": "shape_distance is an upper bound only"},
+                ),
                 "nearest_time": (
                     by_step,
                     _table([s.times for s in steps], self.ts),
@@ -270,7 +283,10 @@ class ErrorBudget:
                 "share": (
                     by_step,
                     np.concatenate([_table(self.shares, self.ts), no_share]),
-                    {"units": "1", "long_name": "part of the sum of the steps' logits_distance"},
+                    {
+                        "units": "1",
+                        "long_name": "part of the sum of the steps' distances in Z, not relative",
+                    },
                 ),
                 "entropy": (by_level, np.array(means["entropy"]), {"units": "nats"}),
                 "loss": (by_level, np.array(means["loss"]), {"units": "nats"}),
@@ -317,6 +333,7 @@ class ErrorBudget:
                 "attention_total_variation": float(step.attention[-1]),
                 "logits_relative_distance": float(step.logits[-1]),
                 "shape_relative_distance": float(step.shape[-1]),
+                "shape_is_bound": bool(step.shape_is_bound[-1]),
                 "valid_from": step.valid_from,
                 "valid_until": step.valid_until,
             }

@@ -33,7 +33,7 @@ _THEORY = {
     CLASS_FLOW: _LONG,
     MODIFIED: _MODIFIED,
     SLOW: _SLOW,
-    CLOSED_FORM: "one common token of small overlap",
+    CLOSED_FORM: "one common token, 1/M ≪ overlap ≪ 1/K",
 }
 
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 _HEADER = ("from", "to, which assumes", "in Z", "shape", "share", "valid", "in c")
 _NOTES = (
     "in Z: L2 distance of the attention logits, relative to the level on the left; shape: what is "
-    "left of it after the best re-timing; share: of the sum; in c: mean total variation of the "
+    "left of it after the best re-timing (≤: as far as the records reach); share: of the sum of "
+    "distances, not relative; in c: mean total variation of the "
     "attention, 0 to 1"
 )
 
@@ -49,7 +50,7 @@ def _row(step: Step, share: str) -> tuple[str, ...]:
         step.above,
         f"{step.below}: {step.assumes}",
         _percent(step.logits[-1]),
-        _percent(step.shape[-1]),
+        ("≤" if step.shape_is_bound[-1] else "") + _percent(step.shape[-1]),
         share,
         _span(step.valid_from, step.valid_until),
         _number(step.attention[-1]),
@@ -80,10 +81,10 @@ def _notes(budget: ErrorBudget) -> list[str]:
         if budget.steps and budget.steps[0].above == lv.SGD:
             below = budget.steps[0].below
             bias = budget.bias(below)
-            note += (
-                f"; so its bias against {below} is {bias.value[-1]:.1%}, between "
-                f"{bias.low[-1]:.1%} and {bias.high[-1]:.1%}"
-            )
+            low, high = f"{bias.low[-1]:.1%}", f"{bias.high[-1]:.1%}"
+            told = f"is about {bias.value[-1]:.1%}, between {low} and {high}"
+            nothing = f"cannot be told from 0, and is at most about {high}"
+            note += f"; its bias against {below} {told if bias.low[-1] > 0 else nothing}"
         notes.append(note)
     return notes
 

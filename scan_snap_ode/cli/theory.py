@@ -38,8 +38,8 @@ class SettingOptions:
     c0: Annotated[
         float,
         typer.Option(
-            help="C0 of Theorem 4, how strongly a common token holds on: rho0^4/(K-1), where rho0 "
-            "is the length |P_i|_2 of a class's probabilities. Smaller: attention moves sooner.",
+            help="C0 of Theorem 4, how strongly a common token holds on: 1/((K-1) f0^4), where f0 "
+            "= P(common)/|P_i|_2. Smaller: attention moves sooner.",
             rich_help_panel=_SETTING,
         ),
     ] = 1.0

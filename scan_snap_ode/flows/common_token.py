@@ -29,7 +29,8 @@ class CommonTokenFlow(eqx.Module):
     Args:
         vocab_size: M ≥ K + 2.
         num_classes: K ≥ 1.
-        c0: C₀ > 0, the constant of the common token's overlap (Theorem 4).
+        c0: C₀ > 0, the constant of the common token's overlap (Theorem 4): 1/((K−1) f₀⁴) for K
+            equal classes with f₀ = P(common)/|Pᵢ|₂.
 
     Raises:
         ValueError: for an argument that is not as above.

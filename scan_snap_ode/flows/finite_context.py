@@ -11,7 +11,8 @@ from jaxtyping import Array, Float, Int
 
 from scan_snap_ode import checks
 from scan_snap_ode.flows import base
-from scan_snap_ode.flows.class_vectors import ClassVectors
+from scan_snap_ode.flows.adiabatic import AdiabaticFlow
+from scan_snap_ode.flows.class_vectors import ClassVectors, check_rank
 from scan_snap_ode.flows.finite_step import FiniteStep
 from scan_snap_ode.flows.heavy_ball import HeavyBall
 from scan_snap_ode.flows.objective import Objective, objective
@@ -30,7 +31,9 @@ class FiniteContext(base.Wrapper):
 
     with Jᵢ(x) the log-likelihood at token frequencies x, and Cᵢ their covariance over the windows
     of class i: (diag Pᵢ − PᵢPᵢᵀ)/(T−1) for tokens drawn independently, or the one measured on
-    `windows` of a text, which are not.
+    `windows` of a text, which are not. The modified and adiabatic flows follow the part of the
+    added gradient that lies in the span of the class vectors. The series is one in Σ_l f_l²/P_l/T:
+    in windows much shorter than a class has tokens the correction may be worse than none.
 
     Args:
         flow: a flow of decoder and attention on classes; not a window flow, which sees the windows.
@@ -64,6 +67,8 @@ class FiniteContext(base.Wrapper):
             )
         if (context_length is None) == (windows is None):
             raise ValueError("give either context_length or windows, one of the two.")
+        if isinstance(flow, AdiabaticFlow):
+            check_rank(classes, "FiniteContext of AdiabaticFlow")
         self.flow = flow
         if windows is None:
             tokens = IndependentTokens(checks.integer("context_length", context_length, 2))

@@ -33,7 +33,8 @@ class SlowAttentionFlow(eqx.Module):
 
     Args:
         classes: what is learned; their class vectors must be linearly independent.
-        leading_order: drop the terms of relative order 1/M, as the paper does.
+        leading_order: drop the terms of relative order 1/M in gᵢ, as the paper does; in what moves
+            attention they are of order 1/(M·overlap).
 
     Raises:
         ValueError: when the class vectors are dependent, naming the classes.

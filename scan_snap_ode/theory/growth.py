@@ -18,18 +18,19 @@ def growth_bound(
 ) -> Float[Array, "*axes"]:
     r"""B(t) = ¼ ln(1 + 4 Γ(t)/C₀), which bounds how far attention has moved (paper, Theorem 4).
 
-    The logit of a common token alone under its query is z = −B; by Theorem 3 a class's dominant
-    distinct token then grows by a factor between exp(2 f² B) and exp(2 B)
-    (`scan_snap_ode.theory.growth.growth_factor_bounds`). The paper prints ¼ ln(C₀ + 4Γ), which is
-    not 0 at t = 0 unless C₀ = 1.
+    The logit of a common token alone under its query is z = −B. Each of K equal classes gains what
+    it loses to it, B/K; so by Theorem 3 a class's dominant distinct token grows by a factor between
+    about exp(2 f² B/K) and exp(2 B/K) (`scan_snap_ode.theory.growth.growth_factor_bounds`). The
+    paper prints ¼ ln(C₀ + 4Γ), which is not 0 at t = 0 unless C₀ = 1.
 
     Args:
         t: times in steps, ≥ 0, any shape.
         rates: their axes lead those of t.
         vocab_size: M ≥ 2.
         num_classes: K ≥ 1.
-        c0: C₀ > 0, how strongly the common token holds on; ρ₀⁴/(K−1) for classes of weight 1/K
-            whose scores have length |Pᵢ|₂ = ρ₀.
+        c0: C₀ > 0, how strongly the common token holds on: 1/((K−1) f₀⁴) for equal classes, f₀
+            being the common token's entry of their class vectors, P(common)/|Pᵢ|₂. (The paper's
+            ρ₀⁴/(K−1) has scores scaled so that the common token's is 1.)
 
     Returns:
         B in nats, the axes of the rates, then those of t.
@@ -119,7 +120,7 @@ def growth_factor_bounds(
 
     Args:
         f0: f of the dominant token at t = 0.
-        B: η_Z wᵢ ∫ξᵢ dt of its class, of which `growth_bound` is Theorem 4's closed form.
+        B: η_Z wᵢ ∫ξᵢ dt of its class; for K equal classes about `growth_bound`/K.
 
     >>> import jax.numpy as jnp
     >>> low, high = growth_factor_bounds(jnp.array(0.5), jnp.array(2.0))

@@ -41,7 +41,8 @@ EARLY = [
     ("solve --rtol 0", "--rtol must be positive and finite, was 0.0."),
     ("classes --top 0", "--top must be an integer of at least 1, was 0."),
     ("train --resume", "--resume needs --out, the folder of the run to go on with."),
-    ("solve syn-large", "synthetic problems are syn-small, syn-medium, was syn-large."),
+    ("solve syn-large",
+     "synthetic problems are syn-small, syn-medium, single-common-token, was syn-large."),
     ("solve syn-small --flow window", "--flow window needs a text, syn-small is synthetic."),
     # what Typer says
     ("nope", "No such command 'nope'."),
