@@ -106,14 +106,13 @@ def integrate(
         solution = solve_once(flow, rates, ts, start, options)
     else:
         solution = solve_each(flow, rates, ts, t0, start, fresh, options)
-    Z = solution.Z
     if throw:
-        Z = _raise_failure(Z, solution, ts, max_steps)
+        solution = _raise_failure(solution, ts, max_steps)
     run = Trajectory(
         classes=flow.classes,
         rates=rates,
         ts=ts,
-        attention_logits=Z,
+        attention_logits=solution.Z,
         decoder=solution.Y,
         flow=flow if solution.Y is None else None,
         status=solution.status,
@@ -211,13 +210,13 @@ def _check_times(ts: Any, t0: Any, dtype: Any, continuing: bool) -> Float[Array,
     return jnp.asarray(host)
 
 
-def _raise_failure(Z: Any, solution: Solution, ts: Any, max_steps: int) -> Any:
+def _raise_failure(solution: Solution, ts: Any, max_steps: int) -> Solution:
     """SolveError where values are known; the same as a compiled check where they are traced."""
     advice = "Loosen rtol or atol, raise max_steps, or pass a stiff solver (diffrax.Kvaerno5())."
     status, end_time = solution.status, solution.end_time
     good = (status == Status.SUCCESS) | (status == Status.EVENT)
     if not checks.is_concrete(status, end_time):
-        return eqx.error_if(Z, jnp.any(~good), f"A solve failed. {advice}")
+        return eqx.error_if(solution, jnp.any(~good), f"A solve failed. {advice}")
     failed = np.flatnonzero(~np.asarray(good).ravel())
     if failed.size:
         first = int(failed[0])
@@ -229,4 +228,4 @@ def _raise_failure(Z: Any, solution: Solution, ts: Any, max_steps: int) -> Any:
             f"{many} failed{where}: {reason.sentence(max_steps)}, at t = {reached:.6g} of "
             f"{float(ts[-1]):.6g}. {advice}"
         )
-    return Z
+    return solution

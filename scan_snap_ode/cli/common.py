@@ -336,7 +336,10 @@ def _snap(run: sso.Trajectory) -> dict[str, Any]:
     measured = sso.snap_times(run)._asdict()
     if classes.vocab_size < 4:
         return measured
-    rates = run.rates.with_momentum(run.about.get("momentum", 0.0))
+    try:
+        rates = run.rates.with_momentum(run.about.get("momentum", 0.0))
+    except ValueError:  # beyond floating point
+        return measured
     predicted = sso.transition_times(rates, classes.vocab_size, classes.num_classes)
     return measured | {"t0_prime": predicted.t0_prime, "t0": predicted.t0}
 

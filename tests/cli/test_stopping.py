@@ -42,7 +42,7 @@ def stopped(arguments, signal_number, after, checkpoint_every=1000.0):
         text=True,
     ) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+        assert "ready\n" in iter(process.stdout.readline, "")
         process.send_signal(signal_number)
         out, err = process.communicate()
     return SimpleNamespace(code=process.returncode, out=out, err=err)

@@ -33,7 +33,7 @@ def undrawn(monkeypatch):
 def test_it_explains_itself(flag):
     result = CliRunner().invoke(cli.app, ["theory", flag], env={"COLUMNS": "200", "TERM": "dumb"})
     assert result.exit_code == 0
-    for text in ("--vocab-size", "--classes", "--c0", "--until", "--out", "rho0^4/(K-1)"):
+    for text in ("--vocab-size", "--classes", "--c0", "--until", "--out", "1/((K-1) f0^4)"):
         assert text in result.output
     assert "scan-snap theory --vocab-size 34" in result.output  # an example
     assert tree() == ["text.txt"]
