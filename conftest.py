@@ -11,8 +11,8 @@ from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 from sybil.parsers.rest import DocTestParser
 
-# Tests compile thousands of small programs, once each: quick compilation cuts their time to a third.
-# Commands that they start inherit it; `XLA_FLAGS= pytest` tests what users run, as .ci/run also does.
+# Tests compile thousands of small programs, once each: compiled quickly, a third of the time.
+# Commands that they start inherit it; `XLA_FLAGS= pytest` tests what users run, as .ci/run does.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 matplotlib.use("agg")
 jax.config.update("jax_enable_x64", True)
