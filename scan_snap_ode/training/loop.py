@@ -72,13 +72,20 @@ def _advance(sampler, transformation, rates, keys, carry, start, stop):
                 params = Y - rates.decoder * dY, Z - rates.attention * dZ
                 return Carry(params, optimizer, loss)
 
-            for _ in rates.shape:
-                update = jax.vmap(update)
-            return update(rates, carry)
+            return _over(rates.shape, update, rates, carry)
 
         return lax.fori_loop(start, stop, step, carry)
 
-    return jax.vmap(one_seed)(keys, carry)
+    return lax.map(lambda x: one_seed(*x), (keys, carry))
+
+
+def _over(axes, update, rates, carry):
+    """`update` for each pair of rates, one after the other: batched gathers would be slower."""
+    if not axes:
+        return update(rates, carry)
+    flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[len(axes) :]), (rates, carry))
+    result = lax.map(lambda x: update(*x), flat)
+    return jax.tree.map(lambda x: x.reshape(*axes, *x.shape[1:]), result)
 
 
 def segments(
