@@ -24,7 +24,14 @@ from scan_snap_ode.rates import LearningRates
 _ITERATIONS = 12
 
 
-class DecoderClock(eqx.Module):
+class _Numbers(eqx.Module):
+    """Prints its numbers, where Equinox prints shapes."""
+
+    def __repr__(self) -> str:
+        return eqx.tree_pformat(self, short_arrays=False)
+
+
+class DecoderClock(_Numbers):
     """The decoder's progress at times t; shape: the axes of the rates, then those of t.
 
     Attributes:
@@ -39,7 +46,7 @@ class DecoderClock(eqx.Module):
     Gamma: Float[Array, "*axes"]
 
 
-class TransitionTimes(eqx.Module):
+class TransitionTimes(_Numbers):
     """When attention goes from scanning to snapping, in steps; shape: that of the rates.
 
     Attributes:
@@ -77,6 +84,12 @@ def decoder_clock(t: Any, rates: LearningRates, vocab_size: Any, num_classes: An
     >>> clock = sso.decoder_clock([10.0, 1000.0], sso.LearningRates(1.0, 1.0), 30, 2)
     >>> [round(float(h), 4) for h in clock.h]
     [0.1249, 0.3199]
+    >>> sso.decoder_clock(0.0, sso.LearningRates(1.0, 1.0), 30, 2)
+    DecoderClock(
+      h=Array(0., dtype=float64),
+      gamma=Array(0., dtype=float64),
+      Gamma=Array(0., dtype=float64)
+    )
     """
     t, eta_Y, eta_Z, M, K = broadcast(t, rates, vocab_size, num_classes)
     u = scaled_height(M * eta_Y * (t / K), M)
