@@ -1,14 +1,75 @@
-"""How far apart two runs are."""
+"""What attention of a run looks like, and how far apart two runs are."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import NDArray
+
+from scan_snap_ode import checks
+
+if TYPE_CHECKING:
+    from scan_snap_ode.trajectory import Trajectory
+
+
+def distinct_entropy(run: Trajectory) -> NDArray[np.floating]:
+    """Entropy in nats of c_i on the distinct tokens of class i, renormalised (paper, Fig. 6).
+
+    Returns:
+        (..., T, N); NaN of a class that has no distinct token.
+    """
+    c, distinct = _attention(run)
+    own = np.where(distinct, c, 0)
+    with np.errstate(invalid="ignore"):
+        own = own / own.sum(-1, keepdims=True)
+    return -np.sum(own * np.log(np.where(own == 0, 1, own)), axis=-1)
+
+
+def common_mass(run: Trajectory) -> NDArray[np.floating]:
+    """(..., T, N): the share of c_i on common tokens, those of more than one class."""
+    c, distinct = _attention(run)
+    return 1 - np.sum(c, axis=-1, where=distinct)
+
+
+def largest_weight(run: Trajectory) -> NDArray[np.floating]:
+    """(..., T, N): the largest entry of c_i."""
+    return np.max(_attention(run)[0], axis=-1)
+
+
+def recall(run: Trajectory, thresholds: Any) -> NDArray[np.floating]:
+    """The share of a class's distinct tokens whose attention is above a threshold (paper, Figs. 11
+    and 12).
+
+    Args:
+        run: with attention c.
+        thresholds: (H,) numbers.
+
+    Returns:
+        (..., T, N, H); NaN of a class that has no distinct token.
+
+    Raises:
+        ValueError: when `thresholds` are no list of numbers.
+    """
+    thresholds = checks.reals("thresholds", thresholds)
+    if thresholds.ndim != 1:
+        raise ValueError(f"thresholds must be a list of numbers, was of shape {thresholds.shape}.")
+    c, distinct = _attention(run)
+    found = [np.sum((c > bound) & distinct, axis=-1) for bound in thresholds]
+    with np.errstate(invalid="ignore"):
+        return np.stack(found, axis=-1) / np.sum(distinct, axis=-1)[:, None]
+
+
+def _attention(run: Trajectory) -> tuple[NDArray[np.floating], NDArray[np.bool_]]:
+    """c (..., T, N, L) in double precision, and which of its entries are of distinct tokens."""
+    classes = run.measured_classes
+    _, c = run.padded_attention(classes)
+    layout = classes.layout
+    alone = layout.num_classes_of_token[np.where(layout.mask, layout.ids, 0)] == 1
+    return np.asarray(c, np.float64), layout.mask & alone
 
 
 @jax.jit

@@ -122,6 +122,11 @@ def save_budget(budget: ErrorBudget, path: Path) -> Path:
     return _write(path, groups)
 
 
+def save_dataset(data: xr.Dataset, path: Path) -> Path:
+    """A NetCDF file of one Dataset."""
+    return _write(path, {"/": data})
+
+
 def _write(path: Path, groups: dict[str, xr.Dataset]) -> Path:
     files.reserve(path.parent, sum(_HEADER + data.nbytes for data in groups.values()))
     with files.whole(path) as temporary:

@@ -11,6 +11,7 @@ import typer
 from scan_snap_ode.cli.classes import classes
 from scan_snap_ode.cli.common import command
 from scan_snap_ode.cli.compare import compare
+from scan_snap_ode.cli.figure import figure
 from scan_snap_ode.cli.interrupts import heard, say
 from scan_snap_ode.cli.solve import solve
 from scan_snap_ode.cli.theory import theory
@@ -44,7 +45,7 @@ def _main(
     pass
 
 
-for _command in (compare, solve, train, theory, classes):
+for _command in (compare, solve, train, theory, figure, classes):
     app.command()(command(_command))
 
 
