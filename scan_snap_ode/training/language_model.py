@@ -70,16 +70,16 @@ def batch_of(
 def parameter_rates(model: Transformer, rates: LearningRates, other: float) -> Transformer:
     """A learning rate for every parameter: η_Y for the decoder, η_Z for the queries and keys of all
     layers, `other` for the rest. 0 freezes a parameter."""
-    each = jax.tree.map(lambda _: jnp.asarray(other, jnp.float32), model)
 
-    def chosen(model: Transformer) -> Any:
+    def maps(model: Transformer) -> Any:
         return [part for layer in model.layers for part in (layer.query, layer.key)]
 
-    def of(rate: Array, parts: Any) -> Any:
-        return jax.tree.map(lambda _: jnp.asarray(rate, jnp.float32), parts)
+    def of(rate: Any, parts: Any) -> Any:
+        return jax.tree.map(lambda p: jnp.asarray(rate, p.dtype), parts)
 
-    each = eqx.tree_at(lambda m: m.decoder, each, of(rates.decoder, each.decoder))
-    return eqx.tree_at(chosen, each, of(rates.attention, chosen(each)))
+    each = of(other, model)
+    each = eqx.tree_at(lambda m: m.decoder, each, of(rates.decoder, model.decoder))
+    return eqx.tree_at(maps, each, of(rates.attention, maps(model)))
 
 
 @eqx.filter_jit(donate="all-except-first")
@@ -98,7 +98,7 @@ def sgd_step(given: tuple, model: Transformer) -> tuple[Transformer, Float[Array
 
     loss, gradient = eqx.filter_value_and_grad(loss_of)(model)
     norm = jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(gradient)))
-    scale = jnp.minimum(1, clip / norm)
+    scale = jnp.minimum(1, clip / jnp.where(norm == 0, 1, norm))
     update = jax.tree.map(lambda g, rate: -(rate * scale) * g, gradient, rates)
     return eqx.apply_updates(model, update), loss
 
@@ -122,7 +122,7 @@ def train_language_model(
     """Train `model` to predict each next token of a text by SGD without momentum (paper, Fig. 7).
 
     Args:
-        model: as training begins; its arrays are given up.
+        model: as training begins.
         columns: the text, of `stream_columns`.
         rates: η_Y of the decoder and η_Z of queries and keys, per step.
         steps: updates.
@@ -150,6 +150,10 @@ def train_language_model(
         )
     if other is None:
         other = float(rates.decoder)
+    if not 0 <= other < np.inf:
+        raise ValueError(f"other must be at least 0 and finite, was {other}.")
+    if not clip > 0:
+        raise ValueError(f"clip must be above 0, was {clip}.")
     wanted = {int(n) for n in record_at} if measure is not None else set()
     about = _about(model, columns, rates, other, clip, context_length, seed, setting)
     path = None if checkpoint is None else files.writable_file("checkpoint", checkpoint)
@@ -160,10 +164,11 @@ def train_language_model(
         if unknown := {n for n in wanted if n < start} - set(recorded):
             raise ValueError(f"record_at must be that of {path}, which was not at {min(unknown)}.")
     else:
-        start, recorded, losses = 0, {}, []
+        # Steps take over what they are given, and no buffer may be given twice.
+        start, model, recorded, losses = 0, jax.tree.map(jnp.copy, model), {}, []
     each = parameter_rates(model, rates, other)
     key = jax.random.key(checks.seed("seed", seed), impl="threefry2x32")
-    limit = jnp.asarray(clip, jnp.float32)
+    limit = jnp.asarray(clip, model.embedding.dtype)
 
     def save(step: int) -> None:
         if path is not None:
@@ -250,7 +255,7 @@ def _read(
     path: Path, model: Transformer, about: Mapping[str, Any]
 ) -> tuple[int, Transformer, dict[int, dict[str, Any]], list[float]]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             held = {name: file[name] for name in file.files}
         earlier = json.loads(str(held.pop("about")))
         step, losses = int(earlier.pop("step")), held.pop("loss").tolist()

@@ -196,7 +196,10 @@ def _layer(a: Architecture, key: Array) -> Layer:
         (hidden(keys[4:6], a.width, a.ffn_width), hidden(keys[6:], a.ffn_width, a.width))
         if a.ffn_width
         else None,
-        tuple(eqx.nn.LayerNorm(a.width) for _ in range(a.layer_norm * (1 + bool(a.ffn_width)))),
+        tuple(
+            eqx.nn.LayerNorm(a.width, dtype=jnp.float32)
+            for _ in range(a.layer_norm * (1 + bool(a.ffn_width)))
+        ),
         a,
     )
 
