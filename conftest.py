@@ -64,3 +64,10 @@ def single_precision():
     jax.config.update("jax_enable_x64", False)
     yield
     jax.config.update("jax_enable_x64", True)
+
+
+@pytest.fixture
+def usual_promotion():
+    """Optax's moments rely on JAX's usual promotion of types."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield

@@ -18,13 +18,6 @@ from scan_snap_ode.training.pairwise import batch_loss, loss_and_gradient
 RATES = sso.LearningRates(0.5, 0.3)
 
 
-@pytest.fixture
-def usual_promotion():
-    """Optax's moments rely on JAX's usual promotion of types."""
-    with jax.numpy_dtype_promotion("standard"):
-        yield
-
-
 def key(seed=0):
     return jax.random.key(seed, impl="threefry2x32")
 

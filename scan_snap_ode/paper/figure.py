@@ -56,7 +56,8 @@ class Agreement:
         """Our seeds against a published mean and sample standard deviation over `seeds`, in
         combined standard errors."""
         mean, std = published
-        error = np.hypot(std / np.sqrt(seeds), np.std(ours, ddof=1) / np.sqrt(len(ours)))
+        spread = np.std(ours, ddof=1) if len(ours) > 1 else 0.0  # one seed shows none
+        error = np.hypot(std / np.sqrt(seeds), spread / np.sqrt(len(ours)))
         own = float(np.mean(ours))
         return cls(what, own, mean, abs(own - mean) / error, bound, "combined standard errors")
 
