@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import matplotlib.figure
@@ -254,8 +255,14 @@ def text(tmp_path_factory):
     return str(path)
 
 
-SMALL = {"width": 16, "ffn_width": 16, "batch_size": 4, "context_length": 8, "steps": 20,
-         "record_every": 5}  # fmt: skip
+SMALL: dict[str, Any] = {
+    "width": 16,
+    "ffn_width": 16,
+    "batch_size": 4,
+    "context_length": 8,
+    "steps": 20,
+    "record_every": 5,
+}
 
 
 def test_a_text_is_held_out_in_its_own_vocabulary(text):

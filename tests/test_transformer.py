@@ -147,6 +147,7 @@ def test_stripped_it_is_the_pairwise_model(length):
         record_at=np.arange(steps + 1),
     )
     model = stripped(Y0, Z0)
+    assert run.batch_loss is not None
     each = eqx.tree_at(
         lambda r: r.layers[0].query.weight, lm.parameter_rates(model, rates, 0.0), jnp.asarray(0.0)
     )
@@ -172,6 +173,7 @@ def test_stripped_it_is_the_pairwise_model(length):
 def test_initial_values_are_those_stated():
     model = Transformer(Architecture(5000, width=64, ffn_width=32), KEY)
     layer = model.layers[0]
+    assert layer.hidden is not None
     bounds = {
         0.1: [model.embedding, model.decoder.weight],
         np.sqrt(6 / 256): [layer.query.weight, layer.key.weight, layer.value.weight],
