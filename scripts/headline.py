@@ -12,10 +12,8 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 from numpy.typing import NDArray
-from PIL import Image
 
 import scan_snap_ode as sso
 from scan_snap_ode import measures
@@ -122,14 +120,6 @@ def table(
             print(f"| {step} | " + " | ".join(row) + " |")
 
 
-def save(figure: Figure, path: Path) -> None:
-    """A PNG of few colours: a third of the size."""
-    style.save(figure, path)
-    with Image.open(path) as image:
-        small = image.convert("RGB").quantize(96, dither=Image.Dither.NONE)
-    small.save(path, optimize=True)
-
-
 def main(path: Path) -> None:
     """Draw and print."""
     ts = np.union1d(np.geomspace(1, STEPS, 40).round().astype(int), AUTHORS_STEPS)
@@ -152,7 +142,7 @@ def main(path: Path) -> None:
         axes.set_xlabel("time $t$ [steps of SGD]", fontsize=10)
     named = panels[0, 0].get_legend_handles_labels()
     figure.legend(*named, loc="outside lower center", ncols=2, fontsize=10, frameon=False)
-    save(figure, path)
+    style.few_colours(style.save(figure, path), path)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from headline import save
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullFormatter, NullLocator
 from numpy.typing import NDArray
@@ -69,7 +68,7 @@ def levels(path: Path) -> None:
                           ha="right" if left else "left", va="bottom")  # fmt: skip
     figure.legend(*size.get_legend_handles_labels(), loc="outside lower center", ncols=5,
                   fontsize=10, frameon=False)  # fmt: skip
-    save(figure, path)
+    style.few_colours(style.save(figure, path), path)
 
 
 def _log_time(axes: Axes) -> None:
@@ -159,7 +158,7 @@ def convergence(path: Path) -> None:
     _guide(small, 1 / 12, 1 / 2, 4e-7, 2)
     small.set_xticks(2.0 ** -np.arange(6), [f"1/{2**k}" if k else "1" for k in range(6)])
     small.xaxis.set_minor_locator(NullLocator())
-    save(figure, path)
+    style.few_colours(style.save(figure, path), path)
 
 
 def _guide(axes: Axes, left: float, right: float, low: float, order: int) -> None:

@@ -39,6 +39,16 @@ def word(text: str, longest: int = 14) -> str:
     return short.replace("\\", "\\\\").replace("$", r"\$")
 
 
+def few_colours(source: Path, path: Path, colours: int = 96) -> Path:
+    """A PNG as one of a palette, a third of the size: for documentation."""
+    from PIL import Image  # comes with matplotlib
+
+    with files.whole(path) as temporary, Image.open(source) as image:
+        small = image.convert("RGB").quantize(colours, dither=Image.Dither.NONE)
+        small.save(temporary, format="PNG", optimize=True)
+    return path
+
+
 def save(figure: Figure, path: Path) -> Path:
     """Write the figure, whole or not at all."""
     with files.whole(path) as temporary, warnings.catch_warnings():

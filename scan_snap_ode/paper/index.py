@@ -15,7 +15,7 @@ def write_index(folder: Path) -> Path:
     records = [json.loads(path.read_text("utf-8")) for path in paths]
     lines = ["# The figures of *Scan and Snap*, made anew", "", *_summary(records)]
     for record in records:
-        lines += ["", *_section(record)]
+        lines += ["", *_section(record, folder)]
     with files.whole(folder / "index.md") as temporary:
         temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder / "index.md"
@@ -51,7 +51,7 @@ def _summary(records: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _section(record: dict[str, Any]) -> list[str]:
+def _section(record: dict[str, Any], folder: Path) -> list[str]:
     stem = f"figure_{record['figure']}"
     setting = ", ".join(
         f"{name.replace('_', ' ')} {_value(value)}"
@@ -62,8 +62,7 @@ def _section(record: dict[str, Any]) -> list[str]:
     lines = [
         f"## Figure {record['figure']}",
         "",
-        f"{record['title'][0].upper()}{record['title'][1:]}. [PDF]({stem}.pdf), "
-        f"[data]({stem}.nc), [setting]({stem}.json).",
+        f"{record['title'][0].upper()}{record['title'][1:]}. {_links(stem, folder)}",
         "",
         f"![Figure {record['figure']}]({stem}.png)",
         "",
@@ -74,6 +73,14 @@ def _section(record: dict[str, Any]) -> list[str]:
     if record["agreements"]:
         lines += ["", *agreements_table(record["agreements"])]
     return lines
+
+
+def _links(stem: str, folder: Path) -> str:
+    """What there is of a figure beside its picture."""
+    kinds = {"pdf": "PDF", "nc": "data", "json": "setting"}
+    there = [f"[{name}]({stem}.{kind})" for kind, name in kinds.items()
+             if (folder / f"{stem}.{kind}").exists()]  # fmt: skip
+    return f"{', '.join(there)}."
 
 
 def _value(value: Any) -> str:
