@@ -54,8 +54,8 @@ class GrowthFactor(_ClosedForm):
     title = "growth factor χ(t) of attention, and when it snaps"
     chosen = (
         "C0, which the paper does not print, is 1.",
-        "χ = exp(2B) is drawn for the closed form of Theorem 4 and exp(−2z) for the numerical flow "
-        "of the common token, whose logit is z.",
+        "χ = exp(2B) with B of Theorem 4 as printed (for K equal classes each one's own growth is "
+        "B/K of it), and exp(−2z) of the numerical flow of the common token, whose logit is z.",
     )
     vocab_size: int = 1000
     num_classes: int = 10
