@@ -269,7 +269,7 @@ def test_a_text_is_held_out_in_its_own_vocabulary(text):
     full = load_text(text, None, None)
     assert len(full.train) == 3600
     assert len(full.valid) == 400
-    assert set(full.vocabulary) == {f"w{k}" for k in range(16)} | {"<unk>"}
+    assert set(full.vocabulary) == {f"w{k}" for k in range(16)}
     assert full.valid.max() < 16
     cut = load_text(text, None, 5)
     assert len(cut.vocabulary) == 5

@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 from scan_snap_ode.figures import style
 from scan_snap_ode.paper.figure import Agreement, PaperFigure
 from scan_snap_ode.rates import LearningRates
-from scan_snap_ode.streams.corpora import load_corpus
+from scan_snap_ode.streams.choices import UNK
+from scan_snap_ode.streams.corpora import TokenStream, load_corpus
+from scan_snap_ode.streams.windows import cut_vocabulary
 from scan_snap_ode.theory.attention import entropy
 from scan_snap_ode.training.language_model import (
     LanguageModelRun,
@@ -33,7 +35,7 @@ from scan_snap_ode.training.transformer import Architecture, Transformer
 if TYPE_CHECKING:
     import xarray as xr
 
-_UNK = "<unk>"
+_WIKITEXT = ("wikitext-2", "wikitext-103")
 _LATE = 10  # records, over which movement at the end is averaged
 
 
@@ -59,22 +61,21 @@ def load_text(corpus: str, folder: Path | None, vocab_size: int | None) -> Text:
     """The training and the validation part of WikiText; of any other text the first nine tenths
     and the last. `vocab_size` words stay, the most frequent, and the rest become <unk>."""
     train = load_corpus(corpus, "train", folder=folder)
-    if corpus.startswith("wikitext-"):
-        other = load_corpus(corpus, "valid", folder=folder)
-        valid, md5 = list(map(other.vocabulary.__getitem__, other.ids)), other.md5
-        ids = train.ids
+    if corpus in _WIKITEXT:
+        valid = load_corpus(corpus, "valid", folder=folder)
     else:
-        cut = len(train) * 9 // 10
-        valid = [train.vocabulary[i] for i in train.ids[cut:]]
-        ids, md5 = train.ids[:cut], train.md5
-    words = train.vocabulary[:vocab_size]  # by falling frequency
-    if _UNK not in words:
-        words = (*words[:-1], _UNK) if vocab_size is not None else (*words, _UNK)
+        first = len(train) * 9 // 10
+        train, valid = (
+            TokenStream(ids, train.vocabulary, train.name, train.md5)
+            for ids in np.split(train.ids, [max(first, 1)])
+        )
+    ids, words = cut_vocabulary(train, vocab_size)
+    held_out = [valid.vocabulary[i] for i in valid.ids]
+    if UNK not in words and not set(held_out) <= set(words):
+        words = (*words, UNK)
     number = {word: k for k, word in enumerate(words)}
-    unknown = number[_UNK]
-    of_train = np.array([number.get(w, unknown) for w in train.vocabulary], np.int32)
-    of_valid = np.array([number.get(w, unknown) for w in valid], np.int32)
-    return Text(of_train[ids], of_valid, words, f"{train.name} {train.md5} {md5}")
+    of_valid = np.array([number.get(word, number.get(UNK, 0)) for word in held_out], np.int32)
+    return Text(ids, of_valid, words, f"{train.name} {train.md5} {valid.md5}")
 
 
 @dataclass(frozen=True)
@@ -131,15 +132,18 @@ class _TextFigure(PaperFigure):
             setting={"text": text.name},
         )
 
-    @property
-    def expected_minutes(self) -> float:
-        return self.minutes * self.steps / 1500
-
     def prepare(self) -> None:
         self._text()
 
     def _text(self) -> Text:
-        return load_text(self.corpus, self.folder, self.vocab_size)
+        text = load_text(self.corpus, self.folder, self.vocab_size)
+        held, needed = len(text.valid), self.context_length
+        if held < needed or len(text.train) < self.batch_size * (needed + 1):
+            raise ValueError(
+                f"corpus must hold {self.batch_size} times {needed + 1} tokens to train on and "
+                f"{needed} beside them, had {len(text.train)} and {held}."
+            )
+        return text
 
 
 _CHOSEN = (
@@ -170,6 +174,10 @@ class TextAttention(_TextFigure):
     def fast(cls, **given: Any) -> Self:
         small = {"vocab_size": 2000, "steps": 90, "record_every": 5}
         return cls(**{**small, **given})
+
+    @property
+    def expected_minutes(self) -> float:
+        return self.minutes * self.steps / 1500 * len(self.layers) / 2
 
     def compute(self, progress: bool, checkpoints: Path | None) -> xr.Dataset:
         import xarray as xr
@@ -287,6 +295,10 @@ class TextEntropy(_TextFigure):
     def fast(cls, **given: Any) -> Self:
         small = {"vocab_size": 2000, "steps": 50, "num_seeds": 2, "rates": (1.0, 3.0, 5.0)}
         return cls(**{**small, **given})
+
+    @property
+    def expected_minutes(self) -> float:
+        return self.minutes * self.steps / 1500 * len(self.rates) * self.num_seeds / 25
 
     def compute(self, progress: bool, checkpoints: Path | None) -> xr.Dataset:
         import xarray as xr

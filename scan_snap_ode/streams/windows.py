@@ -277,7 +277,7 @@ def windows(
             f"stream must hold context_length + 1 = {width + 2} tokens or more, "
             f"{stream.name} holds {len(stream)}."
         )
-    ids, vocabulary = _cut(stream, vocab_size)
+    ids, vocabulary = cut_vocabulary(stream, vocab_size)
     chooser = Chooser(stream, vocabulary, words_only)
     ending, following = ids[width:-1], ids[width + 1 :]
     queries = chooser.mask("query", query, ids)
@@ -298,8 +298,11 @@ def windows(
     return Windows(*arrays, vocabulary, width + 1, stream.name, stream.md5)
 
 
-def _cut(stream: TokenStream, vocab_size: int | None) -> tuple[NDArray[np.int32], tuple[str, ...]]:
-    """The stream's ids and words after the cut, the ids by falling frequency."""
+def cut_vocabulary(
+    stream: TokenStream, vocab_size: int | None
+) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+    """The stream's ids and words when the `vocab_size` most frequent words stay and the rest become
+    <unk>, which counts; the ids by falling frequency."""
     size = len(stream.vocabulary)
     kept = np.argsort(-np.bincount(stream.ids, minlength=size), kind="stable")
     if vocab_size is not None:
