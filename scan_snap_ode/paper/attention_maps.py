@@ -184,7 +184,8 @@ class AttentionMaps(_SynSmall):
                 self._curve(axes, data, r, pair, name)
                 if r == len(self.rates) - 1:
                     axes.set_xlabel("step", fontsize=10)
-        panels[0, 0].legend(fontsize=8, frameon=False, loc="upper right")
+        named = panels[0, 0].get_legend_handles_labels()
+        figure.legend(*named, loc="outside lower right", ncols=3, fontsize=9, frameon=False)
         return figure
 
     def _curve(
