@@ -42,7 +42,7 @@ def number(value: float | None) -> str:
 
 
 def _summary(records: list[dict[str, Any]]) -> list[str]:
-    lines = ["| figure | | comparisons met | seconds |", "|---|---|---:|---:|"]
+    lines = ["| figure | | comparisons met | seconds, last call |", "|---|---|---:|---:|"]
     for r in records:
         rows = r["agreements"]
         met = f"{sum(a['met'] for a in rows)} of {len(rows)}" if rows else "none published"

@@ -74,7 +74,7 @@ class _SynMedium(PaperFigure):
                 "seed": self.seed + np.arange(self.num_seeds),
                 "threshold": ("threshold", list(self.thresholds), {"units": "1/M"}),
             },
-        ).assign_attrs({"entropy_units": "nats"})
+        )
 
 
 @dataclass(frozen=True)
@@ -133,6 +133,7 @@ def _found(runs: _Runs, progress: bool) -> dict[str, Any]:
     shape = len(runs.num_query), len(runs.attention), len(runs.ratio), runs.num_seeds
     entropy, predicted = np.full(shape, np.nan), np.full(shape, np.nan)
     recall = np.full((*shape, len(runs.thresholds)), np.nan)
+    untrained = np.full(recall.shape[:1] + recall.shape[3:], np.nan)
     per_query = 1 + runs.num_seeds * runs.with_flow
     with tqdm(
         total=per_query * len(runs.num_query), unit="batch", disable=not progress, leave=False
@@ -142,8 +143,9 @@ def _found(runs: _Runs, progress: bool) -> dict[str, Any]:
             bar.set_description(f"SGD, Q = {num_query}")
             run = runs.train(classes)
             bounds = np.array(runs.thresholds) / classes.vocab_size
-            entropy[q] = _last(measures.distinct_entropy(run)[..., None], runs)[..., 0]
-            recall[q] = _last(measures.recall(run, bounds), runs)
+            entropy[q] = _at(-1, measures.distinct_entropy(run)[..., None], runs)[..., 0]
+            found = measures.recall(run, bounds)
+            recall[q], untrained[q] = _at(-1, found, runs), _at(0, found, runs)[0, 0]
             bar.update()
             for s in range(runs.num_seeds if runs.with_flow else 0):
                 bar.set_description(f"flow, Q = {num_query}")
@@ -151,13 +153,18 @@ def _found(runs: _Runs, progress: bool) -> dict[str, Any]:
                 predicted[q, ..., s] = measures.distinct_entropy(solved)[..., -1, :].mean(-1)
                 bar.update()
     flow = {"flow_entropy": (_AXES, predicted)} if runs.with_flow else {}
-    return {"entropy": (_AXES, entropy), "recall": ((*_AXES, "threshold"), recall), **flow}
+    return {
+        "entropy": (_AXES, entropy, {"units": "nats"}),
+        "recall": ((*_AXES, "threshold"), recall),
+        "recall_untrained": (("num_query", "seed", "threshold"), untrained),
+        **flow,
+    }
 
 
-def _last(values: NDArray[np.floating], runs: _Runs) -> NDArray[np.floating]:
-    """(η_Z, ratio, seed, H) of (seed, η_Z, ratio, T, N, H): at the end, the mean over classes."""
-    last = values[..., -1, :, :].mean(-2)
-    return np.moveaxis(last.reshape(runs.num_seeds, *last.shape[-3:]), 0, -2)
+def _at(time: int, values: NDArray[np.floating], runs: _Runs) -> NDArray[np.floating]:
+    """(η_Z, ratio, seed, H) of (seed, η_Z, ratio, T, N, H): at one time, the mean over classes."""
+    chosen = values[..., time, :, :].mean(-2)
+    return np.moveaxis(chosen.reshape(runs.num_seeds, *chosen.shape[-3:]), 0, -2)
 
 
 @dataclass(frozen=True)
@@ -252,6 +259,8 @@ class _Recall(_SynMedium):
                     axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
                     axes.plot(x, mean, color=colour, linewidth=1.8,
                               label=f"$\\eta_Y/\\eta_Z$ = {ratio:g}")  # fmt: skip
+                before = data["recall_untrained"].sel(num_query=Q).values.mean(0)
+                axes.plot(x, before, "--", color=style.BLACK, linewidth=1.2, label="untrained")
                 axes.axvline(1, color=style.GREY, linewidth=1, linestyle=":")
                 axes.set_xscale("log")
                 axes.set_ylim(0, 1.02)

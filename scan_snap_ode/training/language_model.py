@@ -22,6 +22,8 @@ from scan_snap_ode import checks, files
 from scan_snap_ode.rates import LearningRates
 from scan_snap_ode.training.transformer import Transformer
 
+# Apart from the draws of initial values, which may have the same seed.
+_DROPOUT = 2**32 - 2
 _CHECKPOINT_EVERY = 60.0  # seconds; one takes a quarter of a second
 Measures = Mapping[str, NDArray[Any]]
 
@@ -168,6 +170,7 @@ def train_language_model(
         start, model, recorded, losses = 0, jax.tree.map(jnp.copy, model), {}, []
     each = parameter_rates(model, rates, other)
     key = jax.random.key(checks.seed("seed", seed), impl="threefry2x32")
+    key = jax.random.fold_in(key, _DROPOUT)
     limit = jnp.asarray(clip, model.embedding.dtype)
 
     def save(step: int) -> None:
@@ -219,7 +222,7 @@ def _about(
     a = model.architecture
     return files.plain(
         {
-            "format": "scan-snap-ode language model 1",
+            "format": "scan-snap-ode language model 2",
             **{name: getattr(a, name) for name in a.__dataclass_fields__},
             "tokens": columns.size,
             "batch_size": columns.shape[1],

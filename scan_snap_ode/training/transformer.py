@@ -121,7 +121,8 @@ class Transformer(eqx.Module):
     Layers are post-norm with ReLU, the embedding is scaled by √d, and initial values are those of
     PyTorch's layers and of its tutorial of language modelling, whose other settings the paper has:
     embedding and decoder uniform in ±0.1, queries, keys and values by Glorot's rule over the three
-    together, the rest uniform in ±1/√fan-in, biases of attention and decoder 0.
+    together, the rest uniform in ±1/√fan-in, biases of attention and decoder 0; all layers start
+    alike, as nn.TransformerEncoder copies one.
 
     Args:
         architecture: what it is made of.
@@ -136,10 +137,11 @@ class Transformer(eqx.Module):
     def __init__(self, architecture: Architecture, key: Array):
         checks.kind("architecture", architecture, Architecture)
         a = self.architecture = architecture
-        first, last, *keys = jax.random.split(key, 2 + a.num_layers)
-        self.embedding = _uniform(first, (a.vocab_size, a.width), 0.1)
-        self.layers = tuple(_layer(a, key) for key in keys)
-        self.decoder = Affine(_uniform(last, (a.width, a.vocab_size), 0.1), _zeros(a, a.vocab_size))
+        of_embedding, of_layers, of_decoder = jax.random.split(key, 3)
+        self.embedding = _uniform(of_embedding, (a.vocab_size, a.width), 0.1)
+        self.layers = tuple(_layer(a, of_layers) for _ in range(a.num_layers))
+        decoder = _uniform(of_decoder, (a.width, a.vocab_size), 0.1)
+        self.decoder = Affine(decoder, _zeros(a, a.vocab_size))
 
     def embed(self, tokens: Int[Array, "B T"], key: Array | None = None) -> Float[Array, "B T d"]:
         """What the lowest layer sees."""
